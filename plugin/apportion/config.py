@@ -1,0 +1,238 @@
+"""Settings: one table of names, types, defaults and checks; defaults < file < environment < flags.
+
+Unknown names are refused wherever they come from, so that a misspelt limit is never a missing one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from apportion import names
+from apportion.errors import ConfigError
+
+ENV_PREFIX = "APPORTION_"
+_MAX_CORES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings of the plugin, checked. Paths are as the plugin's own container sees them."""
+
+    driver_name: str = "apportion.gpu"
+    node_name: str = ""
+    pod_uid: str = ""
+    kubeconfig: str = ""
+    plugins_dir: Path = Path("/var/lib/kubelet/plugins")
+    registry_dir: Path = Path("/var/lib/kubelet/plugins_registry")
+    cdi_dir: Path = Path("/var/run/cdi")
+    shares_dir: Path = Path("/run/apportion/shares")
+    driver_root: Path = Path("/")
+    driver_root_mount: Path = Path("/")
+    shim_dir: Path = Path("/usr/lib/apportion")
+    sysfs: Path = Path("/sys")
+    proc: Path = Path("/proc")
+    device_naming: str = "pci"
+    device_prefix: str = ""
+    memory_capacity: str = "usable"
+    cores_min: int = 1
+    self_test: str = "on"
+    health_address: str = "0.0.0.0:51515"
+    metrics_address: str = ""
+    api_timeout_s: int = 10
+    scan_interval_s: int = 60
+    sweep_interval_s: int = 60
+    log_level: str = "INFO"
+    log_format: str = "text"
+
+    @property
+    def plugin_dir(self) -> Path:
+        """The plugin's own folder: sockets, checkpoints, libraries."""
+        return self.plugins_dir / self.driver_name
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of the table."""
+
+    name: str
+    help: str
+    check: Callable[[Any], bool] = lambda _value: True
+    expect: str = ""
+
+
+def _one_of(*values: str) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+def _between(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: low <= value <= high
+
+
+def _absolute(value: Path) -> bool:
+    return value.is_absolute()
+
+
+def _path(name: str, text: str) -> Setting:
+    return Setting(name, text, _absolute, "an absolute path")
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "driver_name",
+        "name of the DRA driver in slices and DeviceClasses",
+        names.is_driver_name,
+        "a DNS subdomain of at most 63 characters",
+    ),
+    Setting("node_name", "name of this node; the DaemonSet takes it from spec.nodeName"),
+    Setting(
+        "pod_uid",
+        "UID of this pod, part of the socket names; empty: a new one for each process",
+        lambda value: value == "" or names.is_uid(value),
+        "letters, digits and dashes",
+    ),
+    Setting("kubeconfig", "file to reach the API server by; empty: the pod's ServiceAccount"),
+    _path("plugins_dir", "kubelet's plugins folder; ours is <plugins_dir>/<driver_name>"),
+    _path("registry_dir", "kubelet's plugin registration folder"),
+    _path("cdi_dir", "where the container runtime looks for CDI specs"),
+    _path("shares_dir", "one folder per share: limits and ledger; a tmpfs is best"),
+    _path("driver_root", "root of the NVIDIA driver on the host: / or /run/nvidia/driver"),
+    _path("driver_root_mount", "where the plugin sees driver_root"),
+    _path("shim_dir", "front libraries and hook inside the plugin's image"),
+    _path("sysfs", "sysfs of the host"),
+    _path("proc", "procfs, for the boot ID"),
+    Setting(
+        "device_naming",
+        "device names by PCI address, or by index",
+        _one_of("pci", "index"),
+        "pci or index",
+    ),
+    Setting(
+        "device_prefix",
+        "before the address or index in device names; empty: gpu-",
+        lambda value: value == "" or names.is_label(value.rstrip("-") or "-"),
+        "a DNS label, a dash at its end allowed",
+    ),
+    Setting(
+        "memory_capacity",
+        "usable: bytes that can be allocated; total: the nominal size",
+        _one_of("usable", "total"),
+        "usable or total",
+    ),
+    Setting("cores_min", "least cores of a share", _between(0, _MAX_CORES), "0 to 100"),
+    Setting(
+        "self_test",
+        "try the front libraries on the real driver before anything is published",
+        _one_of("on", "off"),
+        "on or off",
+    ),
+    Setting("health_address", "gRPC health service for probes; empty: none"),
+    Setting("metrics_address", "Prometheus metrics over HTTP; empty: none"),
+    Setting("api_timeout_s", "seconds for one call of the API server", _between(1, 60), "1 to 60"),
+    Setting("scan_interval_s", "seconds between scans for GPUs", _between(1, 3600), "1 to 3600"),
+    Setting("sweep_interval_s", "seconds between sweeps", _between(1, 3600), "1 to 3600"),
+    Setting(
+        "log_level",
+        "least level that is logged",
+        _one_of("DEBUG", "INFO", "WARNING", "ERROR"),
+        "DEBUG, INFO, WARNING or ERROR",
+    ),
+    Setting("log_format", "text or json", _one_of("text", "json"), "text or json"),
+)
+
+_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Config)}
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` --config and one flag per setting: --driver-name and so on."""
+    parser.add_argument("--config", metavar="FILE", help="YAML file with settings by name")
+    group = parser.add_argument_group(
+        "settings", f"each also as {ENV_PREFIX}<NAME>, or in --config"
+    )
+    for setting in SETTINGS:
+        group.add_argument(
+            "--" + setting.name.replace("_", "-"),
+            dest=setting.name,
+            metavar=type(_DEFAULTS[setting.name]).__name__.removeprefix("Posix").upper(),
+            help=f"{setting.help} (default: {_DEFAULTS[setting.name] or 'none'})",
+        )
+
+
+def load(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Config:
+    """Return the settings from all sources.
+
+    Args:
+        flags: parsed arguments by setting name; None is "not given"; `config` names the file.
+        environ: environment; default the process's own.
+
+    Raises:
+        ConfigError: unknown name, wrong type or value; the message names source and expectation.
+    """
+    environ = os.environ if environ is None else environ
+    found: dict[str, Any] = {}
+    path = flags.get("config") or environ.get(ENV_PREFIX + "CONFIG")
+    if path:
+        found |= _checked(_read(Path(path)), source=str(path))
+    from_env = {
+        key.removeprefix(ENV_PREFIX).lower(): value
+        for key, value in sorted(environ.items())
+        if key.startswith(ENV_PREFIX) and key != ENV_PREFIX + "CONFIG"
+    }
+    found |= _checked(from_env, source="environment")
+    given = {s.name: flags[s.name] for s in SETTINGS if flags.get(s.name) is not None}
+    found |= _checked(given, source="command line")
+    return Config(**found)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read settings from {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{path} must hold settings by name, such as 'driver_name: apportion.gpu'"
+        )
+    return {str(key): value for key, value in content.items()}
+
+
+def _checked(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    unknown = sorted(set(values) - set(_BY_NAME))
+    if unknown:
+        raise ConfigError(
+            f"unknown setting {unknown[0]!r} ({source}); known: {', '.join(sorted(_BY_NAME))}"
+        )
+    return {name: _value(_BY_NAME[name], value, source) for name, value in sorted(values.items())}
+
+
+def _value(setting: Setting, value: object, source: str) -> Any:
+    kind = type(_DEFAULTS[setting.name])
+    converted = _converted(kind, value)
+    if converted is None or not setting.check(converted):
+        expect = setting.expect or f"a value of type {kind.__name__}"
+        raise ConfigError(f"setting {setting.name} ({source}) is {value!r}; expected {expect}")
+    return converted
+
+
+def _converted(kind: type, value: object) -> Any:
+    """Return `value` as `kind`, or None: YAML gives numbers where text is meant, never a flag."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    if issubclass(kind, Path):
+        return Path(str(value))
+    try:
+        return kind(value)
+    except ValueError:
+        return None

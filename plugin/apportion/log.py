@@ -1,0 +1,93 @@
+"""Structured logs: text for people, JSON for machines, an ID on each line of a kubelet call.
+
+Levels: ERROR, a person must act. WARNING, something is degraded and will be tried again, or an
+input was refused. INFO, the life of the plugin and of each share, one line an event. DEBUG, steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+_CALL: contextvars.ContextVar[str] = contextvars.ContextVar("call", default="")
+
+# What logging puts on every record itself; everything else came by `extra` and is a field.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+@contextlib.contextmanager
+def call_id(identifier: str) -> Iterator[None]:
+    """Put `identifier` on each line logged by this thread until the block ends."""
+    token = _CALL.set(identifier)
+    try:
+        yield
+    finally:
+        _CALL.reset(token)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    found = {k: v for k, v in vars(record).items() if k not in _STANDARD and not k.startswith("_")}
+    call = _CALL.get()
+    return ({"call": call} if call else {}) | found
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, call, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without its end."""
+        line: dict[str, Any] = {
+            "time": _timestamp(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """`time LEVEL message key=value …`, values with spaces in quotes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without its end; a traceback follows on lines of its own."""
+        parts = [_timestamp(record), f"{record.levelname:<7}", record.getMessage()]
+        parts += [f"{key}={_quoted(value)}" for key, value in _fields(record).items()]
+        if record.exc_info:
+            parts.append("\n" + self.formatException(record.exc_info))
+        return " ".join(parts)
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return json.dumps(text) if text == "" or any(c in text for c in ' "=\n') else text
+
+
+def setup(level: str, form: str, stream: TextIO | None = None) -> None:
+    """Send all logs of the process to `stream` (default: standard error).
+
+    Args:
+        level: a name of the logging module, in capitals.
+        form: "json" or "text".
+        stream: where the lines go.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    # The HTTP pool reports each retry of its own; ours are reported by who retries.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
