@@ -226,7 +226,7 @@ def _value(setting: Setting, value: object, source: str) -> Any:
     return converted
 
 
-def _converted(kind: type, value: object) -> Any:
+def _converted(kind: type[Any], value: object) -> Any:
     """Return `value` as `kind`, or None: YAML gives numbers where text is meant, never a flag."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return None
