@@ -1,0 +1,42 @@
+/* The `limits` file of a share: what the shim reads in the container, what the plugin writes.
+ *
+ *   apportion-limits 1
+ *   share <share key>
+ *   uuid GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx
+ *   memory <bytes, decimal>
+ *   cores <0..100>
+ *   cores-policy cap|burst
+ *
+ * The first line comes first, then exactly these keys, each once, in any order; one space between
+ * key and value; every line ends with '\n', no other white space, no sign and no leading zero in
+ * numbers (a lone 0 is a number). Anything else: the whole file is refused.
+ */
+#ifndef APPORTION_LIMITS_H
+#define APPORTION_LIMITS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define APPORTION_LIMITS_FIRST_LINE "apportion-limits 1"
+#define APPORTION_LIMITS_MAX_BYTES 1024 /* a longer file is refused */
+#define APPORTION_LIMITS_KEY_MAX 63     /* characters of a share key: [A-Za-z0-9._-]+ */
+
+#define APPORTION_SHARES_DIR "/run/apportion/shares"
+#define APPORTION_LIMITS_NAME "limits"
+#define APPORTION_LEDGER_NAME "ledger"
+
+struct apportion_limits {
+    char share[APPORTION_LIMITS_KEY_MAX + 1];
+    uint8_t uuid[16];
+    uint64_t memory; /* bytes */
+    uint32_t cores;  /* percent */
+    uint32_t burst;  /* 1: cores-policy burst, 0: cap */
+};
+
+/* Reads `size` bytes of a limits file. Returns 0 and fills `out`, or -1: refused, `out` untouched. */
+int apportion_limits_parse(const char *text, size_t size, struct apportion_limits *out);
+
+/* Reads the 40 characters "GPU-xxxxxxxx-…" (either case). Returns 0, or -1 when it is none. */
+int apportion_uuid_parse(const char *text, size_t size, uint8_t out[16]);
+
+#endif
