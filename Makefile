@@ -1,0 +1,75 @@
+# The two commands of the README are `make demo` and `make test`; everything else serves them.
+# All output goes to build/. Python packages come from constraints-dev.txt, by hash.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+BUILD := $(CURDIR)/build
+VENV  := $(BUILD)/venv
+PY    := $(VENV)/bin/python
+IMAGE ?= docker.io/library/apportion:0.1.0
+PYTEST_ARGS ?=
+
+PLUGIN_SOURCES := $(shell find plugin -name '*.py' -o -name '*.pyi' -o -name py.typed) pyproject.toml README.md
+SAY = @printf '\033[1m== %s\033[0m\n'
+
+.PHONY: help demo test setup lint types proto shim fakes wheel image cluster-build check unit clean
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: setup wheel shim fakes ## lab A on a real Kubernetes with two simulated T4s (KEEP=1 leaves it up)
+	$(PY) -m tests.lab $(if $(KEEP),--keep)
+
+test: setup lint types wheel shim fakes check image ## everything but a real GPU; pytest's summary last
+	$(SAY) "all tiers"
+	$(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
+
+setup: $(BUILD)/.setup ## Debian packages and the Python environment
+$(BUILD)/.setup: scripts/setup.sh constraints-dev.txt
+	$(SAY) "setting up"
+	scripts/setup.sh $(VENV) constraints-dev.txt
+	@touch $@
+
+lint: setup ## ruff and the import contract
+	$(SAY) "lint"
+	$(VENV)/bin/ruff check --quiet
+	$(VENV)/bin/ruff format --check --quiet
+	PYTHONPATH=plugin $(VENV)/bin/lint-imports --config pyproject.toml >$(BUILD)/lint-imports.log || { cat $(BUILD)/lint-imports.log; exit 1; }
+
+types: setup ## mypy, strict
+	$(SAY) "types"
+	$(VENV)/bin/mypy
+
+proto: setup ## regenerate plugin/apportion/kubelet/pb from proto/
+	proto/generate.sh $(PY)
+
+shim: setup ## the front libraries and the OCI hook
+	@$(MAKE) --no-print-directory -C shim BUILD=$(BUILD)/shim
+
+fakes: setup ## the simulated driver
+	@$(MAKE) --no-print-directory -C tests/fakes BUILD=$(BUILD)/fakes
+
+wheel: $(BUILD)/.wheel ## build the wheel and install it: the tests run on it, not on the checkout
+$(BUILD)/.wheel: $(BUILD)/.setup $(PLUGIN_SOURCES)
+	$(SAY) "wheel"
+	rm -rf $(BUILD)/dist $(BUILD)/lib $(BUILD)/bdist.*
+	$(PY) -m build --wheel --no-isolation --outdir $(BUILD)/dist . >$(BUILD)/wheel.log 2>&1 || { cat $(BUILD)/wheel.log; exit 1; }
+	$(VENV)/bin/pip install --quiet --no-deps --force-reinstall $(BUILD)/dist/*.whl
+	@touch $@
+
+cluster-build: setup ## Kubernetes, etcd and containerd from source, once, into the cache
+	$(PY) -m tests.harness build
+
+image: setup ## the Dockerfile's image, as an OCI archive in the cache
+	$(SAY) "image"
+	$(PY) -m tests.harness image $(IMAGE)
+
+check: unit
+unit: wheel ## unit tier with the coverage of the pure modules
+	$(SAY) "unit tier with coverage"
+	$(PY) -m pytest tests/unit -q --no-header --cov=apportion --cov-report= $(PYTEST_ARGS)
+	$(VENV)/bin/coverage report --fail-under=95 --include='*/apportion/slices.py,*/apportion/claims.py,*/apportion/claims/*,*/apportion/ledger/*,*/apportion/cdi/spec.py,*/apportion/names.py,*/apportion/quantity.py,*/apportion/model.py,*/apportion/config.py,*/apportion/errors.py,*/apportion/log.py'
+
+clean: ## remove build/; the cluster's cache stays
+	rm -rf $(BUILD)
