@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,13 @@ from apportion.errors import ConfigError
 
 ENV_PREFIX = "APPORTION_"
 _MAX_CORES = 100
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
+
+# Kubernetes gives each container variables for the Services of its namespace, and one that is
+# called `apportion` or `apportion-metrics` gives names with our prefix. None is a setting.
+_SERVICE_LINK = re.compile(
+    r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,12 @@ SETTINGS: tuple[Setting, ...] = (
         names.is_driver_name,
         "a DNS subdomain of at most 63 characters",
     ),
-    Setting("node_name", "name of this node; the DaemonSet takes it from spec.nodeName"),
+    Setting(
+        "node_name",
+        "name of this node; the DaemonSet takes it from spec.nodeName",
+        lambda value: value == "" or names.is_node_name(value),
+        "a DNS subdomain, as nodes are named",
+    ),
     Setting(
         "pod_uid",
         "UID of this pod, part of the socket names; empty: a new one for each process",
@@ -117,8 +130,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "device_prefix",
         "before the address or index in device names; empty: gpu-",
-        lambda value: value == "" or names.is_label(value.rstrip("-") or "-"),
-        "a DNS label, a dash at its end allowed",
+        names.is_device_prefix,
+        "at most 50 lower-case letters, digits and dashes, no dash at the start",
     ),
     Setting(
         "memory_capacity",
@@ -184,7 +197,9 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> 
     from_env = {
         key.removeprefix(ENV_PREFIX).lower(): value
         for key, value in sorted(environ.items())
-        if key.startswith(ENV_PREFIX) and key != ENV_PREFIX + "CONFIG"
+        if key.startswith(ENV_PREFIX)
+        and key != ENV_PREFIX + "CONFIG"
+        and not _SERVICE_LINK.fullmatch(key.removeprefix(ENV_PREFIX))
     }
     found |= _checked(from_env, source="environment")
     given = {s.name: flags[s.name] for s in SETTINGS if flags.get(s.name) is not None}
@@ -192,9 +207,24 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> 
     return Config(**found)
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a name given twice, of which YAML would keep the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the signature is PyYAML's
+        """Return the mapping, or raise a YAMLError that says where the second one is."""
+        seen: set[str] = set()
+        for key, _value in node.value:
+            if str(key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is given twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise ConfigError(f"cannot read settings from {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -232,7 +262,6 @@ def _converted(kind: type[Any], value: object) -> Any:
         return None
     if issubclass(kind, Path):
         return Path(str(value))
-    try:
-        return kind(value)
-    except ValueError:
-        return None
+    if kind is int:
+        return int(value) if _WHOLE_NUMBER.fullmatch(str(value)) else None
+    return str(value)

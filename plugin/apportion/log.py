@@ -21,6 +21,10 @@ _CALL: contextvars.ContextVar[str] = contextvars.ContextVar("call", default="")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
+# What somebody else wrote (a claim's fields) must not make a second line of a log.
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), 127)}
+
+
 @contextlib.contextmanager
 def call_id(identifier: str) -> Iterator[None]:
     """Put `identifier` on each line logged by this thread until the block ends."""
@@ -52,19 +56,21 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **_fields(record),
         }
+        # A field called like one of ours is kept beside it, not in its place.
+        line |= {f"{k}_" if k in line else k: v for k, v in _fields(record).items()}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
 class TextFormatter(logging.Formatter):
-    """`time LEVEL message key=value …`, values with spaces in quotes."""
+    """`time LEVEL message key=value …`, values with spaces in quotes, and always one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, without its end; a traceback follows on lines of its own."""
-        parts = [_timestamp(record), f"{record.levelname:<7}", record.getMessage()]
+        message = record.getMessage().translate(_CONTROLS)
+        parts = [_timestamp(record), f"{record.levelname:<7}", message]
         parts += [f"{key}={_quoted(value)}" for key, value in _fields(record).items()]
         if record.exc_info:
             parts.append("\n" + self.formatException(record.exc_info))
@@ -73,7 +79,8 @@ class TextFormatter(logging.Formatter):
 
 def _quoted(value: object) -> str:
     text = str(value)
-    return json.dumps(text) if text == "" or any(c in text for c in ' "=\n') else text
+    plain = text != "" and text.isprintable() and not any(c in text for c in ' "=')
+    return text if plain else json.dumps(text)
 
 
 def setup(level: str, form: str, stream: TextIO | None = None) -> None:

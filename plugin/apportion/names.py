@@ -40,7 +40,10 @@ CONFIG_KIND = "ShareConfig"
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_MAX_DRIVER = 63
+_MAX_NODE = 253
+_MAX_PREFIX = 50
 
 
 def is_uid(text: str) -> bool:
@@ -55,7 +58,17 @@ def is_label(text: str) -> bool:
 
 def is_driver_name(text: str) -> bool:
     """Return whether `text` is a DNS subdomain of at most 63 characters (KEP-4381)."""
-    return _SUBDOMAIN.fullmatch(text) is not None and ".." not in text
+    return len(text) <= _MAX_DRIVER and _SUBDOMAIN.fullmatch(text) is not None
+
+
+def is_device_prefix(text: str) -> bool:
+    """Return whether `text` before an address or index makes a DNS label of at most 63."""
+    return len(text) <= _MAX_PREFIX and is_label(text + "0")
+
+
+def is_node_name(text: str) -> bool:
+    """Return whether `text` is a DNS subdomain of at most 253 characters, as node names are."""
+    return len(text) <= _MAX_NODE and _SUBDOMAIN.fullmatch(text) is not None
 
 
 def share_key(uid: ClaimUid, index: int) -> ShareKey:

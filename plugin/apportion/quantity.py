@@ -10,7 +10,10 @@ from fractions import Fraction
 
 MIB = 1 << 20
 
-_PATTERN = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))([eE][+-]?\d{1,3}|[numkMGTPE]|[KMGTPE]i)?")
+_PATTERN = re.compile(
+    r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))([eE][+-]?\d{1,3}|[numkMGTPE]|[KMGTPE]i)?",
+    re.ASCII,  # digits of other scripts are no digits to Kubernetes
+)
 _SUFFIXES: dict[str, Fraction] = {
     "": Fraction(1),
     "n": Fraction(1, 10**9),
@@ -20,7 +23,8 @@ _SUFFIXES: dict[str, Fraction] = {
     **{f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", start=1)},
 }
 _BINARY = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
-# resource.Quantity holds 63 bits; anything longer is not a size of a GPU.
+# resource.Quantity holds 63 bits and caps what is larger; anything longer is no size of a GPU.
+_MAX = 2**63 - 1
 _MAX_LENGTH = 40
 
 
@@ -31,13 +35,15 @@ def parse(text: object) -> int:
         text: as in JSON: a string such as "4Gi" or "30", or an integer.
 
     Raises:
-        ValueError: not a quantity, negative, or not a whole number.
+        ValueError: not a quantity, negative, above 2^63-1, or not a whole number.
     """
-    if isinstance(text, bool) or not isinstance(text, str | int):
-        raise ValueError(f"{text!r} is not a quantity; expected a string such as '4Gi'")
-    match = _PATTERN.fullmatch(str(text)) if len(str(text)) <= _MAX_LENGTH else None
+    if isinstance(text, int) and not isinstance(text, bool) and abs(text) <= _MAX:
+        text = str(text)
+    if not isinstance(text, str) or len(text) > _MAX_LENGTH:
+        raise ValueError(f"{_short(text)} is not a quantity; expected a string such as '4Gi'")
+    match = _PATTERN.fullmatch(text)
     if match is None:
-        raise ValueError(f"{str(text)[:_MAX_LENGTH]!r} is not a quantity; expected e.g. '4Gi'")
+        raise ValueError(f"{text!r} is not a quantity; expected a string such as '4Gi'")
     number, suffix = match.group(1), match.group(2) or ""
     factor = _SUFFIXES.get(suffix)
     if factor is None:
@@ -45,9 +51,14 @@ def parse(text: object) -> int:
     value = Fraction(number) * factor
     if value.denominator != 1:
         raise ValueError(f"{text!r} is not a whole number")
-    if value < 0:
-        raise ValueError(f"{text!r} is negative")
+    if not 0 <= value <= _MAX:
+        raise ValueError(f"{text!r} is {'negative' if value < 0 else 'above 2^63-1'}")
     return int(value)
+
+
+def _short(value: object) -> str:
+    """Name a value in a message: its type, or the start of a text, never a page of it."""
+    return repr(value[:_MAX_LENGTH]) if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def render(value: int) -> str:
