@@ -212,3 +212,47 @@ class DriverFiles:
     nvml: str
     mounts: tuple[Mount, ...] = ()
     nodes: tuple[DeviceNode, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A createContainer hook: a program on the host and its arguments after argv[0]."""
+
+    path: str
+    args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What is added to a container: CDI's containerEdits without their JSON."""
+
+    mounts: tuple[Mount, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()
+    env: tuple[str, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+
+    def __add__(self, other: Edits) -> Edits:
+        return Edits(
+            self.mounts + other.mounts,
+            self.nodes + other.nodes,
+            self.env + other.env,
+            self.hooks + other.hooks,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a share's ledger says: bytes charged now and at most, and allocations refused."""
+
+    total: int
+    peak: int
+    denied: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a share folder lets its containers take: the truth of enforcement."""
+
+    key: ShareKey
+    uuid: GpuUuid
+    capacity: Capacity

@@ -1,0 +1,1 @@
+"""The driver's files, and the CDI specs that bring them and the shares into containers."""
