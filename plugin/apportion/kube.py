@@ -1,0 +1,334 @@
+"""The API server, in dictionaries: the only module that knows the Kubernetes client.
+
+Dictionaries, because the client's typed models drop or refuse fields that they do not know, and
+cost memory. From the client come authentication (ServiceAccount, kubeconfig) and connections.
+No limit of requests on our side: who calls too often has to wait by itself (`Backoff`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+from kubernetes import client, config
+
+from apportion import __version__
+from apportion.errors import (
+    ConfigError,
+    KubeConflictError,
+    KubeError,
+    KubeExpiredError,
+    KubeForbiddenError,
+    KubeInvalidError,
+    KubeNotFoundError,
+    KubeUnavailableError,
+)
+from apportion.model import ClaimRef
+
+_RESOURCE = "/apis/resource.k8s.io/v1"
+"""Served by Kubernetes 1.34 and newer."""
+
+_SLICES = f"{_RESOURCE}/resourceslices"
+_CLAIM = f"{_RESOURCE}/namespaces/{{namespace}}/resourceclaims/{{name}}"
+_NODE = "/api/v1/nodes/{name}"
+
+# More than threads that call at a time: 8 Prepares of 8 claims would wait for each other here.
+_CONNECTIONS = 16
+_CONNECT_S = 5
+_PAGE = 500
+
+_WATCH_S = 240
+# The server sends a bookmark each minute: a connection that is silent for longer is dead.
+_WATCH_SILENCE_S = 90
+
+_REFUSED = 400
+_FAILED = 500
+_OK = range(200, 300)
+_BY_STATUS: Mapping[int, type[KubeError]] = {
+    401: KubeForbiddenError,
+    403: KubeForbiddenError,
+    404: KubeNotFoundError,
+    408: KubeUnavailableError,
+    409: KubeConflictError,
+    410: KubeExpiredError,
+    429: KubeUnavailableError,
+}
+_HINTS: Mapping[type[KubeError], str] = {
+    KubeForbiddenError: "; does the plugin's ServiceAccount have the rights in deploy/base?",
+    KubeUnavailableError: "; tried again later",
+}
+
+
+def error_type(status: int) -> type[KubeError]:
+    """Return the error that an HTTP status other than 2xx stands for.
+
+    Statuses without a meaning of their own: 4xx is refused for good, all else (a redirect, a
+    proxy's page, 5xx) is an API server that is not there.
+    """
+    known = _BY_STATUS.get(status)
+    if known is not None:
+        return known
+    return KubeInvalidError if _REFUSED <= status < _FAILED else KubeUnavailableError
+
+
+@dataclass(frozen=True, slots=True)
+class SliceList:
+    """Slices, and the resource version to watch on from."""
+
+    items: tuple[dict[str, Any], ...]
+    version: str
+
+
+class Backoff:
+    """Seconds to wait before the next try: doubling, bounded, less up to half at random."""
+
+    def __init__(
+        self,
+        first_s: float = 0.5,
+        most_s: float = 30.0,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._first, self._most, self._chance = first_s, most_s, chance
+        self._next = first_s
+
+    def next(self) -> float:
+        """Return how long to wait now."""
+        wait = self._next * (1 - self._chance() / 2)
+        self._next = min(self._next * 2, self._most)
+        return wait
+
+    def reset(self) -> None:
+        """Start small again, after a success."""
+        self._next = self._first
+
+
+class Watch:
+    """Events of one watch, until the server ends it; `close` may be called by another thread."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+
+    def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (type, object); BOOKMARK objects hold a resource version only.
+
+        Raises:
+            KubeExpiredError: the resource version is too old; list again.
+            KubeError: the server said so, or the connection broke.
+        """
+        rest = b""
+        try:
+            with _broken("watch"):
+                for chunk in self._response.stream():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        yield _event(line)
+        finally:
+            self._response.close()
+
+    def close(self) -> None:
+        """End the iteration soon."""
+        # Nothing to shut down any more is what was wanted.
+        with contextlib.suppress(ValueError, RuntimeError, OSError):
+            self._response.shutdown()
+
+
+class Kube:
+    """Calls of the API server, safe from many threads; each raises a KubeError when it fails."""
+
+    def __init__(self, api: client.ApiClient, timeout_s: float) -> None:
+        self._api = api
+        self._timeout = (min(timeout_s, _CONNECT_S), timeout_s)
+
+    def get_claim(self, ref: ClaimRef) -> dict[str, Any]:
+        """Return the ResourceClaim with this namespace and name, whatever its UID."""
+        return self._json("GET", _CLAIM, {"namespace": ref.namespace, "name": ref.name})
+
+    def claim_exists(self, ref: ClaimRef) -> bool | None:
+        """Return whether this very claim exists, by UID; None when the API server won't say."""
+        try:
+            found = self.get_claim(ref)
+        except KubeNotFoundError:
+            return False
+        except KubeError:
+            return None
+        return bool(found.get("metadata", {}).get("uid") == ref.uid)
+
+    def list_claims(self) -> list[dict[str, Any]]:
+        """Return the ResourceClaims of all namespaces."""
+        return list(self._list(f"{_RESOURCE}/resourceclaims", {}).items)
+
+    def list_slices(self, driver: str, node: str = "") -> SliceList:
+        """Return the driver's slices of one node, or of all nodes; never from a cache."""
+        return self._list(_SLICES, _selector(driver, node))
+
+    def watch_slices(self, driver: str, node: str, version: str) -> Watch:
+        """Watch the driver's slices of one node from `version` on, for some minutes."""
+        query = _selector(driver, node) | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(_WATCH_S),
+        }
+        response = self._call(
+            "GET", _SLICES, query=query, timeout=(self._timeout[0], _WATCH_SILENCE_S)
+        )
+        return Watch(response)
+
+    def create_slice(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create a slice; return it as the server stored it."""
+        return self._json("POST", _SLICES, body=body)
+
+    def update_slice(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace a slice at its resource version; return it as the server stored it."""
+        path = {"name": body["metadata"]["name"]}
+        return self._json("PUT", _SLICES + "/{name}", path, body=body)
+
+    def delete_slice(self, found: Mapping[str, Any]) -> None:
+        """Delete this slice as it was found: not a changed one, nor another of that name."""
+        meta = found["metadata"]
+        conditions = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": conditions}
+        self._json("DELETE", _SLICES + "/{name}", {"name": meta["name"]}, body=body)
+
+    def get_node(self, name: str) -> dict[str, Any]:
+        """Return the Node."""
+        return self._json("GET", _NODE, {"name": name})
+
+    def _list(self, path: str, query: dict[str, str]) -> SliceList:
+        items: list[dict[str, Any]] = []
+        more = ""
+        while True:
+            page = self._json(
+                "GET",
+                path,
+                query=query | {"limit": str(_PAGE)} | ({"continue": more} if more else {}),
+            )
+            items += page.get("items") or []
+            meta = page.get("metadata") or {}
+            more = meta.get("continue") or ""
+            if not more:
+                return SliceList(tuple(items), str(meta.get("resourceVersion", "")))
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        parts: Mapping[str, str] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        response = self._call(method, path, parts, query=query, body=body)
+        with _broken(f"{method} {path}"):
+            return _object(response.data)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        parts: Mapping[str, str] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        timeout: tuple[float, float] | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Return the answer, its body unread, or raise what its status stands for."""
+        what = f"{method} {path.format(**parts or {})}"
+        if set((parts or {}).values()) & {"", ".", ".."}:
+            raise KubeInvalidError(f"{what}: nothing has such a name")
+        with _broken(what):
+            request = self._api.param_serialize(
+                method,
+                path,
+                path_params=dict(parts or {}),
+                query_params=list((query or {}).items()),
+                header_params={"Accept": "application/json", "Content-Type": "application/json"},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            answer = self._api.call_api(*request, _request_timeout=timeout or self._timeout)
+            response: urllib3.BaseHTTPResponse = answer.response
+            if response.status not in _OK:
+                raise _error(what, response.status, response.data)
+            return response
+
+
+def connect(kubeconfig: str, timeout_s: float) -> Kube:
+    """Return the API server of a kubeconfig, or of the pod's ServiceAccount if that is empty.
+
+    Raises:
+        ConfigError: no such file, nonsense in it, or neither pod nor kubeconfig.
+    """
+    found = client.Configuration()
+    try:
+        # The client's package is marked as typed; these functions of it are not.
+        if kubeconfig:
+            config.load_kube_config(  # type: ignore[no-untyped-call]
+                kubeconfig, client_configuration=found, persist_config=False
+            )
+        else:
+            config.load_incluster_config(found)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot reach a Kubernetes API: {error}; outside a pod set kubeconfig to a file"
+        ) from error
+    found.retries = False
+    found.connection_pool_maxsize = _CONNECTIONS
+    api = client.ApiClient(found)
+    api.user_agent = f"apportion/{__version__}"
+    return Kube(api, timeout_s)
+
+
+def _selector(driver: str, node: str) -> dict[str, str]:
+    fields = f"spec.driver={driver}" + (f",spec.nodeName={node}" if node else "")
+    return {"fieldSelector": fields}
+
+
+def _event(line: bytes) -> tuple[str, dict[str, Any]]:
+    event = _object(line)
+    found = event.get("object") or {}
+    if event.get("type") == "ERROR":
+        code = found.get("code")
+        raise _error("watch", code if isinstance(code, int) else _FAILED, line)
+    return str(event.get("type")), found
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise KubeUnavailableError(f"the API server's answer is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise KubeUnavailableError("the API server's answer is no JSON object")
+    return found
+
+
+def _error(what: str, status: int, data: bytes) -> KubeError:
+    """Return the error for an answer; the message is the server's own where there is one."""
+    try:
+        found = json.loads(data)
+        # A watch has its Status one level deeper.
+        message = str(found.get("object", found)["message"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        message = data[:200].decode(errors="replace")
+    kind = error_type(status)
+    return kind(f"{what}: {status} {message}{_HINTS.get(kind, '')}", status)
+
+
+@contextlib.contextmanager
+def _broken(what: str) -> Iterator[None]:
+    """Turn what connection and client raise into "not available": the next try may work."""
+    try:
+        yield
+    except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
+        raise KubeUnavailableError(
+            f"{what}: the API server does not answer: {error}; tried again later"
+        ) from error
+    except config.ConfigException as error:
+        # The hook that reads the ServiceAccount's token again.
+        raise KubeUnavailableError(f"{what}: no credentials: {error}") from error
