@@ -1,0 +1,1 @@
+"""The GPUs of this node, as NVML and sysfs describe them."""

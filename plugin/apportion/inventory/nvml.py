@@ -1,0 +1,292 @@
+"""The gate to NVML, and the only module that imports pynvml.
+
+One lock is held for every call: pynvml keeps the loaded library and its function pointers in
+module variables, so that a call beside a reopening could enter a library that was shut down. Every
+failure becomes one of the two NVML errors of errors.py, by one table that names all codes.
+
+Source of codes and structures: nvml.h as mirrored by nvidia-ml-py 13.615.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import pynvml
+
+from apportion import names
+from apportion.errors import NvmlDeviceError, NvmlError, NvmlUnavailableError
+from apportion.inventory import codes
+from apportion.model import GpuUuid
+
+LIBRARY = "libnvidia-ml.so.1"
+_MAX_LINKS = 40
+_LOCK = threading.RLock()
+_log = logging.getLogger("apportion.inventory")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of a GPU in bytes; `used` is without what the driver keeps for itself."""
+
+    total: int
+    reserved: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process on a GPU: its PID as the caller's PID namespace has it, its bytes if known."""
+
+    pid: int
+    memory: int | None
+
+
+def find_library(driver_root: Path) -> Path:
+    """Return where libnvidia-ml.so.1 lies below `driver_root`, links followed inside of it.
+
+    The real file is returned, not the link: after an update of the driver the loader must not take
+    the library that is loaded already for the new one, which the link's name would make it do.
+
+    Raises:
+        NvmlUnavailableError: it lies in none of the known folders.
+    """
+    for folder in names.LIBRARY_DIRS:
+        path = _inside(driver_root, f"{folder}/{LIBRARY}")
+        if path is not None and path.is_file():
+            return path
+    raise NvmlUnavailableError(
+        f"no {LIBRARY} below {driver_root} (looked in {', '.join(names.LIBRARY_DIRS)}): install "
+        "the NVIDIA driver, or set driver_root to where it is; the GPU Operator keeps its driver "
+        "in /run/nvidia/driver",
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+    )
+
+
+def failure(code: int, doing: str) -> NvmlError:
+    """Return the error for an nvmlReturn_t, as its kind says; see codes.py for the table."""
+    meaning = codes.meaning(code)
+    kind = NvmlDeviceError if meaning.kind is codes.Kind.DEVICE else NvmlUnavailableError
+    return kind(f"{doing}: {meaning.text} (NVML code {code})", code)
+
+
+class Nvml:
+    """NVML of one driver root, and at most one of these open in a process.
+
+    A GPU's readings go by its UUID. After a failure that a restart of NVML may heal (driver
+    replaced, GPU lost) the next `open` starts it anew, until when all other readings go on.
+    """
+
+    _holder: ClassVar[Nvml | None] = None
+
+    def __init__(self, driver_root: Path) -> None:
+        self._driver_root = driver_root
+        self._handles: dict[GpuUuid, Any] = {}
+        self._open = False
+        self._stale = False
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Load the library and start NVML; nothing happens where it is open and well.
+
+        Raises:
+            NvmlUnavailableError: no library, no driver, or NVML does not start.
+        """
+        with _LOCK:
+            if self._open and not self._stale:
+                return
+            if Nvml._holder not in (None, self):
+                raise RuntimeError("NVML is open already; a process has one gate to it")
+            self.close()
+            path = find_library(self._driver_root)
+            try:
+                pynvml.nvmlLib = ctypes.CDLL(str(path))
+            except OSError as error:
+                raise NvmlUnavailableError(
+                    f"cannot load {path}: {error}; is it the driver of this machine's "
+                    "architecture, and installed whole?",
+                    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+                ) from error
+            # It may hold pointers into the library that was loaded before.
+            pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - pynvml has no other way
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError as error:
+                text = failure(error.value, "cannot start NVML")
+                raise NvmlUnavailableError(str(text), error.value) from error
+            self._open, Nvml._holder = True, self
+            _log.info("NVML is open", extra={"library": str(path)})
+
+    def close(self) -> None:
+        """Shut NVML down; never fails, and closing twice is no mistake."""
+        with _LOCK:
+            if self._open:
+                try:
+                    pynvml.nvmlShutdown()
+                except pynvml.NVMLError as error:
+                    _log.debug("NVML does not shut down", extra={"code": error.value})
+                Nvml._holder = None
+            self._handles.clear()
+            self._open = self._stale = False
+
+    def distrust(self) -> None:
+        """Let the next `open` start NVML anew: it sees no GPU that came after its start."""
+        with _LOCK:
+            self._stale = True
+
+    def count(self) -> int:
+        """Return how many GPUs the driver has, those that cannot be read included."""
+        return int(self._call("counting GPUs", "nvmlDeviceGetCount"))
+
+    def driver_version(self) -> str:
+        """Return the driver's version, for example "580.159.04"."""
+        return str(self._call("reading the driver's version", "nvmlSystemGetDriverVersion"))
+
+    def cuda_driver_version(self) -> tuple[int, int]:
+        """Return the CUDA version of the driver, for example (13, 0)."""
+        found = int(self._call("reading CUDA's version", "nvmlSystemGetCudaDriverVersion_v2"))
+        return found // 1000, found % 1000 // 10
+
+    def uuid(self, index: int) -> GpuUuid:
+        """Return the UUID of the GPU that NVML counts as `index`, from 0."""
+        doing = f"GPU {index}"
+        with _LOCK:
+            handle = self._call(doing, "nvmlDeviceGetHandleByIndex", index)
+            uuid = GpuUuid(str(self._call(doing, "nvmlDeviceGetUUID", handle)))
+            self._handles[uuid] = handle
+            return uuid
+
+    def pci_bus_id(self, uuid: GpuUuid) -> str:
+        """Return the PCI address as NVML prints it, for example "00000000:3B:00.0"."""
+        return str(self._read(uuid, "nvmlDeviceGetPciInfo_v3").busId)
+
+    def minor(self, uuid: GpuUuid) -> int:
+        """Return the number in /dev/nvidia<minor>."""
+        return int(self._read(uuid, "nvmlDeviceGetMinorNumber"))
+
+    def product_name(self, uuid: GpuUuid) -> str:
+        """Return the product, for example "Tesla T4"."""
+        return str(self._read(uuid, "nvmlDeviceGetName"))
+
+    def brand(self, uuid: GpuUuid) -> str:
+        """Return the brand as NVIDIA prints it, "unknown" for one that is not known here."""
+        return codes.BRANDS.get(self._optional(uuid, "nvmlDeviceGetBrand"), codes.UNKNOWN)
+
+    def architecture(self, uuid: GpuUuid) -> str:
+        """Return the architecture as NVIDIA prints it, "unknown" for one not known here."""
+        return codes.ARCHITECTURES.get(
+            self._optional(uuid, "nvmlDeviceGetArchitecture"), codes.UNKNOWN
+        )
+
+    def compute_capability(self, uuid: GpuUuid) -> tuple[int, int]:
+        """Return (major, minor)."""
+        major, minor = self._read(uuid, "nvmlDeviceGetCudaComputeCapability")
+        return int(major), int(minor)
+
+    def mig_enabled(self, uuid: GpuUuid) -> bool:
+        """Return whether MIG mode is on now; a GPU without MIG has it off."""
+        found = self._optional(uuid, "nvmlDeviceGetMigMode")
+        return found is not None and int(found[0]) != pynvml.NVML_DEVICE_MIG_DISABLE
+
+    def memory(self, uuid: GpuUuid) -> Memory:
+        """Return the GPU's memory in bytes.
+
+        Drivers before R510 have no second version of the call. Their `total` is without what the
+        driver reserves (15109 MiB on a T4 where later ones say 15360), so nothing is reserved of
+        it; with later drivers that would be wrong, and they are never asked so.
+        """
+        try:
+            found = self._read(uuid, "nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2)
+        except NvmlError as error:
+            if error.code != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                raise
+            found = self._read(uuid, "nvmlDeviceGetMemoryInfo")
+            return Memory(total=int(found.total), reserved=0, used=int(found.used))
+        return Memory(int(found.total), int(found.reserved), int(found.used))
+
+    def used_memory(self, uuid: GpuUuid) -> int:
+        """Return the bytes that are allocated on the GPU, by whomever."""
+        return self.memory(uuid).used
+
+    def processes(self, uuid: GpuUuid) -> tuple[Process, ...]:
+        """Return the processes that have memory on the GPU, by PID."""
+        found: dict[int, Process] = {}
+        for what in ("Compute", "Graphics"):
+            for entry in self._running(uuid, f"nvmlDeviceGet{what}RunningProcesses"):
+                memory = entry.usedGpuMemory
+                pid = int(entry.pid)
+                found[pid] = Process(pid, None if memory is None else int(memory))
+        return tuple(found[pid] for pid in sorted(found))
+
+    def _running(self, uuid: GpuUuid, function: str) -> list[Any]:
+        for version in ("_v3", "_v2"):
+            found = self._optional(uuid, function + version)
+            if found is not None:
+                return list(found)
+        return []
+
+    def _optional(self, uuid: GpuUuid, function: str) -> Any:
+        """Return a reading, None where this driver or GPU has none of the kind."""
+        try:
+            return self._read(uuid, function)
+        except NvmlDeviceError as error:
+            if error.code in codes.ABSENT:
+                return None
+            raise
+
+    def _read(self, uuid: GpuUuid, function: str, *arguments: Any) -> Any:
+        with _LOCK:
+            if uuid not in self._handles:
+                self._handles[uuid] = self._call(uuid, "nvmlDeviceGetHandleByUUID", uuid)
+            return self._call(uuid, function, self._handles[uuid], *arguments)
+
+    def _call(self, doing: str, function: str, *arguments: Any) -> Any:
+        with _LOCK:
+            if not self._open:
+                raise NvmlUnavailableError("NVML is not open", pynvml.NVML_ERROR_UNINITIALIZED)
+            try:
+                return getattr(pynvml, function)(*arguments)
+            except pynvml.NVMLError as error:
+                self._stale |= error.value in codes.HEALED_BY_REOPENING
+                raise failure(error.value, doing) from error
+            except UnicodeDecodeError as error:
+                # pynvml decodes what the driver gives; a damaged infoROM gives anything.
+                raise failure(pynvml.NVML_ERROR_CORRUPTED_INFOROM, doing) from error
+
+
+def _inside(root: Path, relative: str) -> Path | None:
+    """Return `relative` below `root` with links followed as after a chroot, None for a loop."""
+    at, links = root, 0
+    pending = list(reversed(PurePath(relative).parts))
+    while pending:
+        part = pending.pop()
+        if part in ("/", ".."):
+            at = root if part == "/" or at == root else at.parent
+            continue
+        try:
+            target = os.readlink(at / part)  # noqa: PTH115 - its text is wanted as it is
+        except OSError:  # no link, or not there at all
+            at = at / part
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            return None
+        pending.extend(reversed(PurePath(target).parts))
+    return at
