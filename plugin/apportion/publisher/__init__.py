@@ -1,0 +1,279 @@
+"""Keeps the node's ResourceSlices at the API server as they should be.
+
+Two loops. One compares what is there, read anew each time, with what should be, and repairs; it
+runs when the bell rings, and on a timer. The other watches the slices and rings the bell. So a
+lost or doubled event costs one more look and never a wrong slice, and no cache can be stale.
+
+Source of the rules for pools: k8s.io/api/resource/v1 (ResourcePool) and the controller in
+k8s.io/dynamic-resource-allocation/resourceslice, whose 30 s delay after a deletion is not kept:
+kubelet deletes all slices of the node whenever it starts, and pods wait for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from apportion import slices
+from apportion.errors import (
+    KubeConflictError,
+    KubeError,
+    KubeExpiredError,
+    KubeNotFoundError,
+    RetryableError,
+)
+from apportion.kube import Backoff, Kube, Watch
+from apportion.publisher.plan import Body, Desired, Plan, device_names, plan
+
+_LOG = logging.getLogger(__name__)
+
+FEATURE_GATE = "DRAConsumableCapacity"
+
+# A look without a reason, should the watch ever fail to ring.
+_RESYNC_S = 300.0
+# How soon a gate that was switched on at the API server is noticed.
+_DROPPED_RETRY_S = 60.0
+# Two programs that each "correct" the other's slices must not load the API server.
+_ROUNDS = 5
+_ROUNDS_S = 30.0
+
+
+class Trouble:
+    """Logs a state of trouble once when it begins or changes, and once when it is over."""
+
+    def __init__(self, subject: str) -> None:
+        self._subject = subject
+        self._known = ""
+
+    def begin(self, state: str, message: str, level: int = logging.WARNING) -> None:
+        """Log `message` unless this `state` is known already."""
+        if state != self._known:
+            _LOG.log(level, "%s: %s", self._subject, message)
+        self._known = state
+
+    def end(self) -> None:
+        """Log that all is well again, if it was not."""
+        if self._known:
+            _LOG.info("%s: all is well again", self._subject)
+        self._known = ""
+
+
+class Publisher:
+    """The loop that repairs (`run`) and the loop that watches (`watch`), one thread each."""
+
+    def __init__(
+        self,
+        api: Kube,
+        *,
+        driver: str,
+        node: str,
+        desired: Desired,
+        on_published: Callable[[bool, int], None] = lambda _complete, _devices: None,
+        on_error: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Wire it; nothing happens yet.
+
+        Args:
+            api: the API server.
+            driver: name of the DRA driver.
+            node: name of the node and of its pool.
+            desired: what should be there.
+            on_published: told after each good look: whether all fields are there, devices.
+            on_error: told of each failed try.
+            clock: seconds, monotonic.
+        """
+        self._api, self._driver, self._node = api, driver, node
+        self._desired = desired
+        self._on_published, self._on_error = on_published, on_error
+        self._clock = clock
+        self._bell = threading.Event()
+        self._stop = threading.Event()
+        self._stream: Watch | None = None
+        self._backoff = Backoff()
+        self._floor = 0
+        self._node_uid = ""
+        self._retry_dropped_at: float | None = None
+        self._rounds: deque[float] = deque(maxlen=_ROUNDS)
+        self._api_trouble = Trouble("slices cannot be published")
+        self._gate_trouble = Trouble("slices are incomplete")
+        self._fight_trouble = Trouble("slices keep being changed")
+        self._watch_trouble = Trouble("slices cannot be watched")
+
+    def wake(self) -> None:
+        """Look again now: what is desired may have changed."""
+        self._bell.set()
+
+    def stop(self) -> None:
+        """End both loops soon. The slices stay: shares that run need no scheduler."""
+        self._stop.set()
+        self._bell.set()
+        if self._stream is not None:
+            self._stream.close()
+
+    def run(self) -> None:
+        """Repair until stopped."""
+        while not self._stop.is_set():
+            self._bell.clear()
+            self._bell.wait(self.step())
+
+    def step(self) -> float:
+        """Look once and repair; return the seconds until the next look, unless the bell rings."""
+        try:
+            wait = self._reconcile()
+        except KubeConflictError as error:
+            # Somebody was faster: look again. Only if it goes on is it worth a word.
+            _LOG.debug("slices changed meanwhile", extra={"error": str(error)})
+            return self._backoff.next()
+        except KubeError as error:
+            self._on_error()
+            level = logging.WARNING if isinstance(error, RetryableError) else logging.ERROR
+            self._api_trouble.begin(f"{type(error).__name__} {error.status}", str(error), level)
+            return self._backoff.next()
+        self._backoff.reset()
+        self._api_trouble.end()
+        return wait
+
+    def _reconcile(self) -> float:
+        found = self._api.list_slices(self._driver, self._node).items
+        now = self._clock()
+        due = self._retry_dropped_at is None or now >= self._retry_dropped_at
+        todo = self._plan(found, accept_dropped=not due)
+        if todo is None:
+            return _RESYNC_S
+        if not todo:
+            self._settled(found, todo.generation, complete=due)
+            return self._rest(now)
+        wait = self._throttle(now)
+        if wait > 0:
+            return wait
+        if todo.create:
+            # The node may be a new object of the old name, and slices of the old one are doomed.
+            self._read_node()
+            todo = self._plan(found, accept_dropped=not due)
+            if todo is None:
+                return _RESYNC_S
+        self._apply(todo)
+        # What was written is looked at once more, from the server: nothing is believed.
+        return 0.0
+
+    def _plan(self, found: Sequence[Body], *, accept_dropped: bool) -> Plan | None:
+        if not self._node_uid:
+            self._read_node()
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self._node,
+            "uid": self._node_uid,
+            "controller": True,
+        }
+        return plan(
+            found,
+            self._desired,
+            pool=self._node,
+            owner=owner,
+            floor=self._floor,
+            accept_dropped=accept_dropped,
+        )
+
+    def _read_node(self) -> None:
+        try:
+            node = self._api.get_node(self._node)
+        except KubeNotFoundError as error:
+            raise KubeNotFoundError(
+                f"there is no node {self._node!r}; node_name must be its name at the API server",
+                error.status,
+            ) from error
+        self._node_uid = str(node["metadata"]["uid"])
+
+    def _apply(self, todo: Plan) -> None:
+        # First what must not be there: better nothing published than a device that is gone.
+        for body in todo.delete:
+            self._api.delete_slice(body)
+        self._floor = max(self._floor, todo.generation)
+        stored = [(body, self._api.update_slice(body)) for body in todo.update]
+        stored += [(body, self._api.create_slice(body)) for body in todo.create]
+        _LOG.info(
+            "slices published",
+            extra={
+                "generation": todo.generation,
+                "created": len(todo.create),
+                "updated": len(todo.update),
+                "deleted": len(todo.delete),
+            },
+        )
+        self._note_dropped([slices.differs(body, there).dropped for body, there in stored])
+
+    def _note_dropped(self, dropped: Sequence[Sequence[str]]) -> None:
+        if any(dropped):
+            self._retry_dropped_at = self._clock() + _DROPPED_RETRY_S
+            fields = sorted(path for paths in dropped for path in paths)
+            self._gate_trouble.begin(
+                "dropped",
+                f"the API server dropped {len(fields)} fields such as {fields[0]}, so nothing can "
+                f"be shared: switch on the feature gate {FEATURE_GATE} of kube-apiserver, "
+                "kube-scheduler, kube-controller-manager and kubelet; tried again each minute",
+                logging.ERROR,
+            )
+
+    def _settled(self, found: Sequence[Body], generation: int, *, complete: bool) -> None:
+        """Note that there is nothing to do; `complete`: not even what the server dropped."""
+        self._floor = max(self._floor, generation)
+        if complete:
+            self._retry_dropped_at = None
+            self._gate_trouble.end()
+        if len(self._rounds) < _ROUNDS or self._clock() - self._rounds[0] >= _ROUNDS_S:
+            self._fight_trouble.end()
+        self._on_published(complete, sum(len(device_names(body)) for body in found))
+
+    def _rest(self, now: float) -> float:
+        return _RESYNC_S if self._retry_dropped_at is None else self._retry_dropped_at - now
+
+    def _throttle(self, now: float) -> float:
+        """Return the seconds until the next round of writes is allowed."""
+        if len(self._rounds) == _ROUNDS and now - self._rounds[0] < _ROUNDS_S:
+            self._fight_trouble.begin(
+                "fight",
+                f"{_ROUNDS} repairs in {_ROUNDS_S:.0f} s; does another program, or another "
+                "version of this plugin, write the slices of this node? Slower now",
+            )
+            return self._rounds[0] + _ROUNDS_S - now
+        self._rounds.append(now)
+        return 0.0
+
+    def watch(self) -> None:
+        """Ring the bell at each change of the slices, until stopped."""
+        backoff = Backoff()
+        version = ""
+        while not self._stop.is_set():
+            try:
+                if not version:
+                    version = self._api.list_slices(self._driver, self._node).version
+                    self.wake()
+                version = self._follow(version, backoff)
+            except KubeExpiredError:
+                version = ""
+            except KubeError as error:
+                self._watch_trouble.begin(f"{type(error).__name__} {error.status}", str(error))
+                version = ""
+            # A server that ends every watch at once, or answers each list with 410, is no reason
+            # to ask as fast as possible. Any event resets this.
+            self._stop.wait(backoff.next())
+
+    def _follow(self, version: str, backoff: Backoff) -> str:
+        """Follow one watch to its end; return the version to go on from."""
+        with contextlib.closing(self._api.watch_slices(self._driver, self._node, version)) as it:
+            self._stream = it
+            if self._stop.is_set():
+                return version
+            for kind, there in it:
+                version = there["metadata"]["resourceVersion"]
+                backoff.reset()
+                self._watch_trouble.end()
+                if kind != "BOOKMARK":
+                    self.wake()
+        return version
