@@ -176,11 +176,11 @@ def sweep(folder: Path, prefix: str = "") -> tuple[str, ...]:
         folder: where to look, not below it.
         prefix: only files that were meant to become `prefix…`.
     """
-    removed = []
-    for name in listing(folder):
-        if name.startswith(f".{prefix}") and name.endswith(_SUFFIX) and _sweep_one(folder / name):
-            removed.append(name)
-    return tuple(removed)
+    return tuple(
+        name
+        for name in listing(folder)
+        if name.startswith(f".{prefix}") and name.endswith(_SUFFIX) and _sweep_one(folder / name)
+    )
 
 
 def _sweep_one(path: Path) -> bool:

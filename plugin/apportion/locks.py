@@ -21,20 +21,26 @@ from apportion.errors import StorageError
 # l_type, l_whence, (hole), l_start, l_len, l_pid, (hole). l_pid is 0 for these locks.
 _FLOCK = struct.Struct("@hhqqi4x")
 
-# One range of bytes for all named locks; beyond it is room for others.
+# Locks by name lie from here on; the bytes below are for locks by number.
 _NAMES = 1 << 32
 
 
-@contextlib.contextmanager
-def held(path: Path, name: str, *, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock `name` of the lock file `path` until the block ends; make the file if needed.
+def byte_of(name: str) -> int:
+    """Return the byte to lock for `name`, never below 2**32.
 
-    Two names can fall on one byte; then they wait for each other, which is slow and not wrong.
-    One thread must therefore never hold two names of one file.
+    Two names can fall on one byte; then they wait for each other, which is slow and not wrong. A
+    thread must therefore never hold two names of one file.
+    """
+    return _NAMES + zlib.crc32(name.encode())
+
+
+@contextlib.contextmanager
+def held(path: Path, start: int, *, wait: bool = True) -> Iterator[bool]:
+    """Hold one byte of the lock file `path` until the block ends; make the file if needed.
 
     Args:
         path: the lock file; its content is not touched.
-        name: which lock.
+        start: which byte; it may lie beyond the end of the file.
         wait: False gives False at once when somebody else has it.
 
     Yields:
@@ -43,7 +49,6 @@ def held(path: Path, name: str, *, wait: bool = True) -> Iterator[bool]:
     Raises:
         StorageError: the file cannot be opened or locked.
     """
-    start = zlib.crc32(name.encode()) % _NAMES
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

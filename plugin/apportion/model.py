@@ -242,9 +242,20 @@ class Edits:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a share's ledger says: bytes charged now and at most, and allocations refused."""
+    """What a share's ledger says.
+
+    Attributes:
+        total: bytes that new allocations are measured against; too large after the death of a
+            process until the next one of the share counts again.
+        held: bytes charged to processes that live now.
+        processes: how many processes live now.
+        peak: highest total that an allocation led to, in bytes.
+        denied: allocations refused since the share was made.
+    """
 
     total: int
+    held: int
+    processes: int
     peak: int
     denied: int
 

@@ -1,13 +1,31 @@
-"""One file per claim under a lock: prove, write `started`, and after the side effects `completed`."""
+"""One file per claim, and an account of them that costs the same however many there are.
+
+Each claim's file is written on its own, so one claim's state never depends on another's. What must
+be seen together, the sums per GPU, is kept in memory and is good while the token in the lock file
+is the one this process wrote or read last; another plugin (two overlap in a rolling update) changes
+the token with every change of its own, and then the folder is read again.
+
+What counts against a GPU is what is enforced. A record of this boot counts with its shares. Where
+a record is damaged, too new or gone, the limits files of the claim's share folders count in its
+place: they are what its containers can take, and where there are none the front libraries give
+nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from apportion.ledger.schema import Record
+from apportion import files, locks
+from apportion.errors import StateError, StorageError
+from apportion.ledger import account, schema
+from apportion.ledger.schema import NewerVersionError, Record, State
 from apportion.model import (
     Allowance,
     Capacity,
@@ -17,10 +35,29 @@ from apportion.model import (
     ResolvedClaim,
 )
 
+_LOG = logging.getLogger("apportion.ledger")
+
+_SUFFIX = ".json"
+_DAMAGED = ".json.damaged"
+_MODE = 0o600
+_STORE_BYTE = 0
+_TOKEN_BYTES = 16
+
 
 def boot_id(proc: Path) -> str:
-    """Return the kernel's boot ID; every record of another one counts for nothing."""
-    raise AssertionError("being written")
+    """Return the kernel's boot ID; what was prepared under another one counts for nothing.
+
+    Args:
+        proc: the procfs to read, normally /proc.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    path = proc / "sys/kernel/random/boot_id"
+    text = (files.read(path) or b"").decode(errors="replace").strip()
+    if not text:
+        raise StorageError(f"cannot read the boot ID from {path}; check the setting proc")
+    return text
 
 
 class Store:
@@ -36,41 +73,177 @@ class Store:
         self, folder: Path, boot: str, allowances: Callable[[], Iterable[Allowance]]
     ) -> None:
         self.boot = boot
+        self._claims = folder / "claims"
+        self._lock = folder / "lock"
+        self._allowances = allowances
+        self._account = account.Account()
+        self._token = b""
 
     def claim_lock(self, uid: ClaimUid, *, wait: bool = True) -> AbstractContextManager[bool]:
-        """Hold the claim against other threads and plugins; gives whether it is held."""
-        return contextlib.nullcontext(True)
+        """Hold the claim against other threads and other plugins; gives whether it is held.
+
+        Everything that changes a claim's state happens under this lock.
+
+        Args:
+            uid: the claim. A thread holds at most one claim.
+            wait: False gives False at once when somebody else has it.
+        """
+        files.make_folder(self._claims)
+        return locks.held(self._lock, locks.byte_of(uid), wait=wait)
 
     def get(self, uid: ClaimUid) -> Record | None:
-        """Return the claim's record. A damaged file is moved aside, logged, and None here.
+        """Return the claim's record, of whatever boot; call it with the claim's lock held.
+
+        A damaged file is renamed to `….damaged`, reported, and no record.
 
         Raises:
-            StateError: written by a newer version.
+            NewerVersionError: the file was written by a newer plugin; it is left alone.
+            StorageError: it cannot be read, or not be moved aside.
         """
-        raise AssertionError("being written")
+        path = self._path(uid)
+        try:
+            return self._read(uid)
+        except NewerVersionError:
+            raise
+        except StateError as error:
+            aside = path.with_name(uid + _DAMAGED)
+            try:
+                path.replace(aside)
+            except OSError as failed:
+                raise files.storage_error("move aside", path, failed) from failed
+            _LOG.error(
+                "%s; kept as %s, and the claim counts with its share folders until it is prepared "
+                "or unprepared again",
+                error,
+                aside,
+                extra={"uid": uid},
+            )
+            return None
 
     def begin(
         self, claim: ResolvedClaim, capacities: Mapping[GpuUuid, Capacity], library: str
     ) -> Record:
-        """Prove that the claim's shares fit beside all others and write it down as started.
+        """Prove that the claim's shares fit beside all others, and write it down as started.
+
+        Args:
+            claim: the claim; its lock is held.
+            capacities: what each GPU has.
+            library: build of the front libraries that hold it.
 
         Raises:
-            OverCommitError: names GPU, asked, left, and the claims in the way.
+            OverCommitError: names GPU, asked, left and the claims in the way; nothing is written.
+            StorageError: the file may or may not be there: call `remove`.
         """
-        raise AssertionError("being written")
+        uid = claim.ref.uid
+        record = Record(self.boot, State.STARTED, claim.ref, claim.pods, library, claim.shares)
+        asked = account.of_shares(claim.shares)
+        # The slow part, writing to the disk, happens before the lock that all claims share.
+        with files.staged(self._path(uid), schema.dump(record), _MODE) as stage:
+            with self._locked() as sums:
+                sums.prove(uid, asked, capacities)
+                self._renew_token()
+                stage.publish()
+                sums.put(uid, str(claim.ref), asked)
+            files.sync_folder(self._claims)
+        return record
 
     def commit(self, record: Record, devices: Sequence[PreparedDevice]) -> Record:
-        """Write the record as completed, with what kubelet is told."""
-        raise AssertionError("being written")
+        """Write the record as completed, with what kubelet is told. Raises StorageError."""
+        done = dataclasses.replace(record, state=State.COMPLETED, devices=tuple(devices))
+        files.write(self._path(record.ref.uid), schema.dump(done), _MODE)
+        return done
 
     def remove(self, uid: ClaimUid) -> None:
-        """Forget the claim; unknown is success."""
-        raise AssertionError("being written")
+        """Forget the claim; unknown is success. Raises StorageError."""
+        with self._locked() as sums:
+            self._renew_token()
+            found = [files.remove(self._claims / (uid + suffix)) for suffix in (_SUFFIX, _DAMAGED)]
+            sums.drop(uid)
+        if any(found):
+            files.sync_folder(self._claims)
+
+    def knows(self, uid: ClaimUid) -> bool:
+        """Return whether there is a file of the claim, readable or not, or an amount counted."""
+        if any((self._claims / (uid + suffix)).exists() for suffix in (_SUFFIX, _DAMAGED)):
+            return True
+        with self._locked() as sums:
+            return bool(sums.holds(uid))
 
     def records(self) -> tuple[Record, ...]:
-        """Return all readable records, of other boots too, by UID."""
-        raise AssertionError("being written")
+        """Return all readable records, of other boots too, by UID; changes nothing."""
+        found = []
+        for uid in sorted(self.uids()):
+            with contextlib.suppress(StateError):
+                record = self._read(uid)
+                if record is not None:
+                    found.append(record)
+        return tuple(found)
 
     def uids(self) -> frozenset[ClaimUid]:
-        """Return all claims with a file here, readable or not."""
-        raise AssertionError("being written")
+        """Return all claims with a file here, readable or not. Raises StorageError."""
+        return frozenset(
+            ClaimUid(name.removesuffix(".damaged").removesuffix(_SUFFIX))
+            for name in files.listing(self._claims)
+            if name.endswith((_SUFFIX, _DAMAGED)) and not name.startswith(".")
+        )
+
+    def held(self, uuid: GpuUuid) -> Capacity:
+        """Return what all claims of this boot hold of a GPU. Raises StorageError."""
+        with self._locked() as sums:
+            return sums.held(uuid)
+
+    def sweep(self) -> tuple[str, ...]:
+        """Remove temporary files that a dead plugin left; return their names."""
+        return files.sweep(self._claims)
+
+    def _path(self, uid: ClaimUid) -> Path:
+        return self._claims / (uid + _SUFFIX)
+
+    def _read(self, uid: ClaimUid) -> Record | None:
+        path = self._path(uid)
+        data = files.read(path)
+        if data is None:
+            return None
+        record = schema.load(data, str(path))
+        if record.ref.uid != uid:
+            raise StateError(f"{path} is damaged: it is about claim UID {record.ref.uid}")
+        return record
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[account.Account]:
+        """Hold the lock that all claims share, and give sums that are true while it is held."""
+        files.make_folder(self._claims)
+        with locks.held(self._lock, _STORE_BYTE):
+            token = (files.read(self._lock) or b"")[:_TOKEN_BYTES]
+            if not token or token != self._token:
+                self._account = self._counted()
+                self._token = token
+            yield self._account
+
+    def _renew_token(self) -> None:
+        """Tell other plugins that the folder changes: before it does, so that a crash is seen."""
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        try:
+            fd = os.open(self._lock, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(fd, token, 0)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise files.storage_error("write", self._lock, error) from error
+        self._token = token
+
+    def _counted(self) -> account.Account:
+        sums = account.Account()
+        records = [record for record in self.records() if record.boot == self.boot]
+        for record in records:
+            sums.put(record.ref.uid, str(record.ref), account.of_shares(record.shares))
+        known = {record.ref.uid for record in records}
+        enforced: dict[ClaimUid, list[tuple[GpuUuid, Capacity]]] = {}
+        for allowance in self._allowances():
+            uid = ClaimUid(allowance.key.rpartition("-")[0])
+            if uid not in known:
+                enforced.setdefault(uid, []).append((allowance.uuid, allowance.capacity))
+        for uid, parts in sorted(enforced.items()):
+            sums.put(uid, f"claim UID {uid}, whose record is lost", account.amounts(parts))
+        return sums

@@ -1,0 +1,39 @@
+"""The ledger's layout, as in shim/include/apportion/ledger.h; a test compiles that and compares.
+
+All integers are little endian.
+"""
+
+from __future__ import annotations
+
+import struct
+
+MAGIC = 0x3147444C45505041
+"""The bytes "APPLEDG1"."""
+
+VERSION = 1
+HEADER = struct.Struct("<QIIIIQQQIIII")
+"""magic, version, header_size, slot_size, slot_count, total, denied, peak, dirty, clean, top, 0."""
+
+SLOT = struct.Struct("<QQIIQ32x")
+"""seq, used, pid, 0, started."""
+
+SLOT_COUNT = 1024
+SLOTS_OFFSET = 4096
+SIZE = SLOTS_OFFSET + SLOT_COUNT * SLOT.size
+"""Bytes of the whole file."""
+
+LOCK_SWEEP = 0x3FFFFFFF
+LOCK_SLOTS = 0x40000000
+"""The owner of slot i holds an open file description write lock on byte LOCK_SLOTS + i."""
+
+_FIXED = struct.Struct("<QIIII")
+
+
+def fresh_header() -> bytes:
+    """Return the first bytes of a new ledger; the rest of it is zero."""
+    return _FIXED.pack(MAGIC, VERSION, HEADER.size, SLOT.size, SLOT_COUNT)
+
+
+def is_valid(head: bytes, size: int) -> bool:
+    """Return whether a file of `size` bytes that starts with `head` is a ledger of this layout."""
+    return size == SIZE and head[: _FIXED.size] == fresh_header()

@@ -1,0 +1,211 @@
+"""Share folders: `limits`, which says what may be taken, and `ledger`, which says what is.
+
+A folder appears whole by a rename and never changes after. Nothing here is synced to the disk: a
+folder counts only until the next boot, and a page cache lives as long.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from apportion import files, locks
+from apportion.enforce import layout, limits
+from apportion.errors import EnforcementError, StateError
+from apportion.model import Allowance, Share, ShareKey, Usage
+
+LIMITS = "limits"
+LEDGER = "ledger"
+
+_HALF_MADE = ".tmp"
+
+
+class Shares:
+    """The share folders of this node.
+
+    Args:
+        folder: where they lie, by share key.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, key: ShareKey) -> Path:
+        """Return the folder of a share."""
+        return self.folder / key
+
+    def prepare(self, share: Share) -> bool:
+        """Make the share's folder; return False where it is there already and says the same.
+
+        Raises:
+            EnforcementError: what is there says something else; it is left as it is, since
+                containers may hold it.
+            StorageError: it could not be made; nothing is left.
+        """
+        path = self.path(share.key)
+        if path.exists():
+            self._compare(share)
+            return False
+        half = self._half(share.key)
+        files.make_folder(self.folder)
+        try:
+            self._discard(half)
+            half.mkdir(mode=0o755)
+            half.chmod(0o755)
+            create(half, share)
+            half.rename(path)
+        except OSError as error:
+            shutil.rmtree(half, ignore_errors=True)
+            raise files.storage_error("write", path, error) from error
+        return True
+
+    def remove(self, key: ShareKey) -> None:
+        """Remove a share's folder, half-made or whole; nothing there is success.
+
+        Raises:
+            StorageError: something of it is still there.
+        """
+        half = self._half(key)
+        try:
+            self._discard(half)
+            if self.path(key).exists():
+                # One step for all who look: from here on no container finds limits to obey.
+                self.path(key).rename(half)
+                self._discard(half)
+        except OSError as error:
+            raise files.storage_error("remove", self.path(key), error) from error
+
+    def in_use(self, key: ShareKey) -> bool:
+        """Return whether a live process holds a slot of the share's ledger.
+
+        Raises:
+            StorageError: the ledger is there and cannot be asked.
+        """
+        try:
+            fd = os.open(self.path(key) / LEDGER, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise files.storage_error("read", self.path(key) / LEDGER, error) from error
+        try:
+            return locks.is_held(fd, layout.LOCK_SLOTS, layout.SLOT_COUNT)
+        except OSError as error:
+            raise files.storage_error("ask the locks of", self.path(key) / LEDGER, error) from error
+        finally:
+            os.close(fd)
+
+    def keys(self) -> tuple[ShareKey, ...]:
+        """Return all shares with a folder, half-made ones too, sorted. Raises StorageError."""
+        return tuple(
+            sorted(
+                {
+                    ShareKey(name.removeprefix(".").removesuffix(_HALF_MADE))
+                    if name.startswith(".")
+                    else ShareKey(name)
+                    for name in files.listing(self.folder)
+                }
+            )
+        )
+
+    def allowances(self) -> tuple[Allowance, ...]:
+        """Return what the folders allow, by key; files that the front refuses allow nothing."""
+        found = []
+        for name in files.listing(self.folder):
+            if name.startswith("."):
+                continue
+            try:
+                found.append(limits.parse(files.read(self.folder / name / LIMITS) or b""))
+            except ValueError:
+                continue
+        return tuple(found)
+
+    def usage(self, key: ShareKey) -> Usage:
+        """Return what the share's ledger says.
+
+        Raises:
+            StateError: it is not a ledger of this layout.
+            StorageError: it cannot be read.
+        """
+        path = self.path(key) / LEDGER
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.pread(fd, layout.SIZE + 1, 0)
+                if not layout.is_valid(data, len(data)):
+                    raise StateError(f"{path} is damaged; delete the pods that use the share")
+                held, processes = _held(fd, data)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise files.storage_error("read", path, error) from error
+        fields = layout.HEADER.unpack_from(data)
+        total, denied, peak = fields[5:8]
+        return Usage(total=total, held=held, processes=processes, peak=peak, denied=denied)
+
+    def _half(self, key: ShareKey) -> Path:
+        return self.folder / f".{key}{_HALF_MADE}"
+
+    @staticmethod
+    def _discard(half: Path) -> None:
+        if half.exists():
+            shutil.rmtree(half)
+
+    def _compare(self, share: Share) -> None:
+        path = self.path(share.key)
+        if files.read(path / LIMITS) != limits.render(share):
+            raise EnforcementError(
+                f"{path / LIMITS} says something else than the claim; "
+                "delete the pods that use the claim, then they are prepared anew"
+            )
+        head = b""
+        size = 0
+        try:
+            with (path / LEDGER).open("rb") as ledger:
+                size = os.fstat(ledger.fileno()).st_size
+                head = ledger.read(layout.HEADER.size)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise files.storage_error("read", path / LEDGER, error) from error
+        if not layout.is_valid(head, size):
+            raise EnforcementError(
+                f"{path / LEDGER} is missing or damaged; "
+                "delete the pods that use the claim, then they are prepared anew"
+            )
+
+
+def create(folder: Path, share: Share) -> None:
+    """Make `limits` and `ledger` of a share in an empty folder.
+
+    The ledger gets all its blocks now, so that a full disk is an error here and not a SIGBUS in
+    a tenant's process. Any user may write it: who runs in the container is the tenant's affair.
+
+    Raises:
+        OSError: the folder's content is undefined then.
+    """
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+    fd = os.open(folder / LEDGER, flags, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, layout.SIZE)
+        os.pwrite(fd, layout.fresh_header(), 0)
+        os.fchmod(fd, 0o666)
+    finally:
+        os.close(fd)
+    fd = os.open(folder / LIMITS, flags, 0o600)
+    try:
+        os.write(fd, limits.render(share))
+        os.fchmod(fd, 0o444)
+    finally:
+        os.close(fd)
+
+
+def _held(fd: int, data: bytes) -> tuple[int, int]:
+    """Return bytes and number of the live processes: those whose slot's byte is locked."""
+    top = min(layout.HEADER.unpack_from(data)[10], layout.SLOT_COUNT)
+    held = processes = 0
+    for slot in range(top):
+        if locks.is_held(fd, layout.LOCK_SLOTS + slot, 1):
+            processes += 1
+            held += layout.SLOT.unpack_from(data, layout.SLOTS_OFFSET + slot * layout.SLOT.size)[1]
+    return held, processes
