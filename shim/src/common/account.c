@@ -1,0 +1,153 @@
+#include "account.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "shares.h"
+#include "sys.h"
+
+#define SWEEP_EVERY_MS 100
+#define TRIES 3 /* with several shares two processes may get into each other's way */
+
+static struct ap_gpu *find_known(struct ap_process *process, const uint8_t uuid[16])
+{
+    uint32_t count = atomic_load_explicit(&process->gpu_count, memory_order_acquire);
+    for (uint32_t i = 0; i < count; i++)
+        if (memcmp(process->gpus[i].uuid, uuid, 16) == 0)
+            return &process->gpus[i];
+    return NULL;
+}
+
+/* Ordered by key, so that all processes fill the shares of a GPU in the same order. */
+static void insert_share(struct ap_gpu *gpu, struct ap_share *share)
+{
+    uint32_t at = gpu->share_count++;
+    while (at > 0 && strcmp(gpu->shares[at - 1]->limits.share, share->limits.share) > 0) {
+        gpu->shares[at] = gpu->shares[at - 1];
+        at--;
+    }
+    gpu->shares[at] = share;
+}
+
+static struct ap_gpu *discover(struct ap_process *process, const uint8_t uuid[16])
+{
+    uint32_t index = atomic_load(&process->gpu_count);
+    if (index == AP_GPU_MAX || ap_shares_scan(process, APPORTION_SHARES_DIR) < 0)
+        return NULL;
+    struct ap_gpu *gpu = &process->gpus[index];
+    gpu->index = index;
+    gpu->share_count = 0;
+    for (uint32_t i = 0; i < process->share_count; i++)
+        if (memcmp(process->shares[i].limits.uuid, uuid, 16) == 0)
+            insert_share(gpu, &process->shares[i]);
+    if (gpu->share_count == 0)
+        return NULL;
+    memcpy(gpu->uuid, uuid, 16);
+    atomic_store_explicit(&process->gpu_count, index + 1, memory_order_release);
+    return gpu;
+}
+
+struct ap_gpu *ap_gpu_find(struct ap_process *process, const uint8_t uuid[16])
+{
+    struct ap_gpu *gpu = find_known(process, uuid);
+    if (gpu)
+        return gpu;
+    ap_lock(&process->lock);
+    gpu = find_known(process, uuid);
+    if (!gpu)
+        gpu = discover(process, uuid);
+    ap_unlock(&process->lock);
+    return gpu;
+}
+
+uint64_t ap_gpu_limit(const struct ap_gpu *gpu)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < gpu->share_count; i++)
+        sum += gpu->shares[i]->limits.memory;
+    return sum;
+}
+
+static bool join(struct ap_process *process, struct ap_share *share)
+{
+    if (atomic_load_explicit(&share->ledger.mine, memory_order_acquire))
+        return true;
+    ap_lock(&process->lock);
+    bool joined = ap_ledger_join(&share->ledger) == 0;
+    ap_unlock(&process->lock);
+    return joined;
+}
+
+/* All of `bytes` from the shares in order, each as far as it goes; else nothing. */
+static bool reserve_over(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
+{
+    uint64_t missing = bytes;
+    for (uint32_t i = 0; i < gpu->share_count && missing > 0; i++) {
+        struct ap_share *share = gpu->shares[i];
+        if (join(process, share))
+            missing -= ap_ledger_reserve_part(&share->ledger, missing, share->limits.memory);
+    }
+    if (missing == 0)
+        return true;
+    ap_gpu_release(gpu, bytes - missing);
+    return false;
+}
+
+static bool reserve_once(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
+{
+    struct ap_share *only = gpu->shares[0];
+    if (gpu->share_count > 1)
+        return reserve_over(process, gpu, bytes);
+    return join(process, only) && ap_ledger_reserve(&only->ledger, bytes, only->limits.memory);
+}
+
+static void sweep(struct ap_gpu *gpu)
+{
+    for (uint32_t i = 0; i < gpu->share_count; i++)
+        ap_ledger_sweep(&gpu->shares[i]->ledger);
+}
+
+bool ap_gpu_reserve(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
+{
+    if (reserve_once(process, gpu, bytes))
+        return true;
+    if (bytes <= ap_gpu_limit(gpu)) {
+        sweep(gpu);
+        int tries = gpu->share_count > 1 ? TRIES : 1;
+        while (tries-- > 0)
+            if (reserve_once(process, gpu, bytes))
+                return true;
+    }
+    return false;
+}
+
+void ap_gpu_charge_anyway(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
+{
+    if (join(process, gpu->shares[0]))
+        (void)ap_ledger_reserve(&gpu->shares[0]->ledger, bytes, UINT64_MAX);
+}
+
+/* The split over the shares needs no record: each slot says what this process holds there, and
+ * the sum over the GPU's slots is what it was charged. */
+void ap_gpu_release(struct ap_gpu *gpu, uint64_t bytes)
+{
+    for (uint32_t i = gpu->share_count; i > 0 && bytes > 0; i--)
+        bytes -= ap_ledger_release(&gpu->shares[i - 1]->ledger, bytes);
+}
+
+uint64_t ap_gpu_used(struct ap_gpu *gpu)
+{
+    uint64_t sum = 0, now = ap_coarse_ms();
+    for (uint32_t i = 0; i < gpu->share_count; i++) {
+        struct ap_ledger *ledger = &gpu->shares[i]->ledger;
+        if (now - atomic_load_explicit(&ledger->swept_ms, memory_order_relaxed) >= SWEEP_EVERY_MS)
+            ap_ledger_sweep(ledger);
+        sum += atomic_load(&ledger->head->total);
+    }
+    return sum;
+}
+
+void ap_gpu_count_denied(struct ap_gpu *gpu)
+{
+    atomic_fetch_add(&gpu->shares[0]->ledger.head->denied, 1);
+}

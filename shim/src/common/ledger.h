@@ -1,0 +1,49 @@
+/* One share's ledger as a process uses it. The layout is in apportion/ledger.h; why it can neither
+ * stick nor count too little is argued at the head of ledger_sweep.c. */
+#ifndef AP_LEDGER_H
+#define AP_LEDGER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "apportion/ledger.h"
+
+#define AP_PATH_MAX 128
+
+struct ap_ledger {
+    struct apportion_ledger_header *head;
+    struct apportion_ledger_slot *slots;
+    _Atomic(struct apportion_ledger_slot *) mine; /* NULL until the first charge */
+    _Atomic uint32_t mine_index;
+    _Atomic uint64_t swept_ms;                    /* when this process last swept */
+    uint64_t device, inode;                       /* of the mapped file */
+    char path[AP_PATH_MAX];
+};
+
+/* Maps the ledger at `path`, checked; takes no slot. 0, or a negative error number:
+ * -EPROTO for a file that is no ledger of this version. */
+int ap_ledger_open(struct ap_ledger *ledger, const char *path);
+
+/* Takes a slot, once; the caller keeps other threads out. -ENOSPC: all are taken by the living. */
+int ap_ledger_join(struct ap_ledger *ledger);
+
+/* Charges `bytes` if the sum stays within `limit`. All of it or nothing. Needs a slot. */
+bool ap_ledger_reserve(struct ap_ledger *ledger, uint64_t bytes, uint64_t limit);
+
+/* Charges as much of `bytes` as fits and returns how much that was. Needs a slot. */
+uint64_t ap_ledger_reserve_part(struct ap_ledger *ledger, uint64_t bytes, uint64_t limit);
+
+/* Gives back up to `bytes` of what this process was charged here; returns how much. */
+uint64_t ap_ledger_release(struct ap_ledger *ledger, uint64_t bytes);
+
+/* Takes over what the dead left. Never waits for anybody; does what it can. */
+void ap_ledger_sweep(struct ap_ledger *ledger);
+
+/* For ledger_join and the sweep: empties a slot whose byte the caller has locked. */
+void ap_ledger_reap(struct apportion_ledger_header *head, struct apportion_ledger_slot *slot);
+
+/* Opens the file that `ledger` has mapped, anew; a negative error number when it is gone. */
+int ap_ledger_reopen(const struct ap_ledger *ledger);
+
+#endif

@@ -1,0 +1,54 @@
+/* What one process knows: its GPUs and their shares, and what it has allocated. It lies in memory
+ * that a fork wipes, so a child (by fork or a bare clone) starts from nothing: it owns no slot,
+ * no charge and no pointer, and its locks are free whatever the parent's threads held. */
+#ifndef AP_PROCESS_H
+#define AP_PROCESS_H
+
+#include "apportion/limits.h"
+#include "ledger.h"
+#include "lock.h"
+#include "table.h"
+
+#define AP_SHARE_MAX 64u        /* shares in one container */
+#define AP_GPU_MAX 64u          /* GPUs in one container */
+#define AP_ORDINAL_MAX 64u      /* CUDA ordinals whose GPU is remembered */
+
+struct ap_share {
+    struct apportion_limits limits;
+    struct ap_ledger ledger;
+};
+
+struct ap_gpu {
+    uint8_t uuid[16];
+    uint32_t index;             /* of this record in ap_process.gpus */
+    uint32_t share_count;
+    struct ap_share *shares[AP_SHARE_MAX];
+    struct ap_table blocks;     /* blocks of memory that small allocations lie in, by reference */
+    _Atomic uint64_t small_bytes, small_blocks;
+};
+
+/* A device's primary context; the lock spans the calls that begin and end it. */
+struct ap_primary {
+    struct ap_lock lock;
+    uint64_t context; /* as the driver gave it; 0: not yet */
+};
+
+struct ap_process {
+    struct ap_lock lock;        /* for what follows, up to the tables */
+    uint32_t share_count;
+    struct ap_share shares[AP_SHARE_MAX];
+    _Atomic uint32_t gpu_count;
+    struct ap_gpu gpus[AP_GPU_MAX];
+    _Atomic(struct ap_gpu *) by_ordinal[AP_ORDINAL_MAX];
+    struct ap_primary primary[AP_ORDINAL_MAX];
+    _Atomic uint64_t contexts_ended;
+    struct ap_table pointers;
+};
+
+/* This process's state; NULL when there is no memory for it. */
+struct ap_process *ap_process(void);
+
+/* The GPU's record if it has a valid share in this container, else NULL. */
+struct ap_gpu *ap_gpu_find(struct ap_process *process, const uint8_t uuid[16]);
+
+#endif

@@ -1,0 +1,12 @@
+/* Finding the shares that this container was given. */
+#ifndef AP_SHARES_H
+#define AP_SHARES_H
+
+#include "process.h"
+
+/* Reads every trusted limits file under `folder` into `process` (each share key once, in order of
+ * the keys) and maps its ledger. 0, or a negative error number when some share could not be read
+ * for want of something that may come back (descriptors, memory): then look again later. */
+int ap_shares_scan(struct ap_process *process, const char *folder);
+
+#endif

@@ -1,0 +1,170 @@
+#define _GNU_SOURCE
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/stat.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#define READ_ONLY_MOUNT 0x0001 /* ST_RDONLY in f_flags */
+#define FLAGS_ARE_VALID 0x0020 /* ST_VALID: f_flags was filled in */
+
+long ap_sys(long number, long a, long b, long c, long d, long e, long f)
+{
+    int saved = errno;
+    long result = syscall(number, a, b, c, d, e, f);
+    if (result == -1)
+        result = -errno;
+    errno = saved;
+    return result;
+}
+
+int ap_open(int folder, const char *path, int flags)
+{
+    return (int)ap_sys(SYS_openat, folder, (long)path, flags | O_CLOEXEC, 0, 0, 0);
+}
+
+int ap_close(int fd)
+{
+    return (int)ap_sys(SYS_close, fd, 0, 0, 0, 0, 0);
+}
+
+int ap_fstat(int fd, struct stat *out)
+{
+    return (int)ap_sys(SYS_fstat, fd, (long)out, 0, 0, 0, 0);
+}
+
+long ap_read(int fd, void *buffer, size_t size)
+{
+    return ap_sys(SYS_read, fd, (long)buffer, (long)size, 0, 0, 0);
+}
+
+void ap_write(int fd, const void *buffer, size_t size)
+{
+    (void)ap_sys(SYS_write, fd, (long)buffer, (long)size, 0, 0, 0);
+}
+
+long ap_getdents(int fd, void *buffer, size_t size)
+{
+    return ap_sys(SYS_getdents64, fd, (long)buffer, (long)size, 0, 0, 0);
+}
+
+int ap_mount_is_read_only(int fd)
+{
+    struct statfs about;
+    long error = ap_sys(SYS_fstatfs, fd, (long)&about, 0, 0, 0, 0);
+    if (error < 0)
+        return (int)error;
+    return (about.f_flags & FLAGS_ARE_VALID) && (about.f_flags & READ_ONLY_MOUNT);
+}
+
+uint64_t ap_mount_id(int fd, const char *path)
+{
+#if defined(STATX_MNT_ID) && defined(SYS_statx)
+    struct statx about;
+    long error = ap_sys(SYS_statx, fd, (long)path, AT_EMPTY_PATH, STATX_MNT_ID, (long)&about, 0);
+    if (error < 0 || !(about.stx_mask & STATX_MNT_ID))
+        return 0;
+    return about.stx_mnt_id;
+#else
+    (void)fd, (void)path;
+    return 0;
+#endif
+}
+
+static void *map(size_t size, int flags, int fd, uint64_t offset, int advice)
+{
+    long at = ap_sys(SYS_mmap, 0, (long)size, PROT_READ | PROT_WRITE, flags, fd, (long)offset);
+    if (at < 0 && at > -4096)
+        return NULL;
+    if (ap_sys(SYS_madvise, at, (long)size, advice, 0, 0, 0) < 0) {
+        /* A kernel that cannot keep it from a child would let the child spend what is not its. */
+        ap_unmap((void *)at, size);
+        return NULL;
+    }
+    return (void *)at;
+}
+
+void *ap_map_private(size_t size)
+{
+    return map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, MADV_DONTFORK);
+}
+
+void *ap_map_shared(int fd, size_t size, uint64_t offset)
+{
+    return map(size, MAP_SHARED, fd, offset, MADV_DONTFORK);
+}
+
+void *ap_map_wiped_on_fork(size_t size)
+{
+    return map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, MADV_WIPEONFORK);
+}
+
+void ap_unmap(void *address, size_t size)
+{
+    (void)ap_sys(SYS_munmap, (long)address, (long)size, 0, 0, 0, 0);
+}
+
+static int byte_lock(int fd, int command, int64_t byte, short *type)
+{
+    struct flock what = {.l_type = *type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    int error = (int)ap_sys(SYS_fcntl, fd, command, (long)&what, 0, 0, 0);
+    *type = what.l_type;
+    return error;
+}
+
+int ap_byte_lock_try(int fd, int64_t byte)
+{
+    short type = F_WRLCK;
+    return byte_lock(fd, F_OFD_SETLK, byte, &type);
+}
+
+void ap_byte_unlock(int fd, int64_t byte)
+{
+    short type = F_UNLCK;
+    (void)byte_lock(fd, F_OFD_SETLK, byte, &type);
+}
+
+int ap_byte_is_locked(int fd, int64_t byte)
+{
+    short type = F_WRLCK;
+    int error = byte_lock(fd, F_OFD_GETLK, byte, &type);
+    return error < 0 ? error : type != F_UNLCK;
+}
+
+void ap_futex_wait(void *word, uint32_t expected)
+{
+    (void)ap_sys(SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, (long)expected, 0, 0, 0);
+}
+
+void ap_futex_wake_one(void *word)
+{
+    (void)ap_sys(SYS_futex, (long)word, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
+}
+
+uint32_t ap_pid(void)
+{
+    return (uint32_t)ap_sys(SYS_getpid, 0, 0, 0, 0, 0, 0);
+}
+
+static uint64_t nanoseconds(clockid_t clock)
+{
+    struct timespec now = {0, 0};
+    (void)clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t ap_coarse_ms(void)
+{
+    return nanoseconds(CLOCK_MONOTONIC_COARSE) / 1000000u;
+}
+
+uint64_t ap_boot_ns(void)
+{
+    return nanoseconds(CLOCK_BOOTTIME);
+}

@@ -1,0 +1,46 @@
+/* System calls, made directly: no wrapper that another preloaded library replaces, no cancellation
+ * point, no large-file symbol version, and no change of the application's errno (see ap_sys). */
+#ifndef AP_SYS_H
+#define AP_SYS_H
+
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+/* The system call's result, or minus the error number. errno stays as it was. */
+long ap_sys(long number, long a, long b, long c, long d, long e, long f);
+
+int ap_open(int folder, const char *path, int flags);
+int ap_close(int fd);
+int ap_fstat(int fd, struct stat *out);
+long ap_read(int fd, void *buffer, size_t size);
+void ap_write(int fd, const void *buffer, size_t size);
+long ap_getdents(int fd, void *buffer, size_t size);
+
+/* 1: the file lies on a read-only mount, 0: it does not, negative: error. */
+int ap_mount_is_read_only(int fd);
+
+/* Identity of the mount that a path lies on; 0 when the kernel does not tell. */
+uint64_t ap_mount_id(int fd, const char *path);
+
+/* NULL on failure. Both kinds are zeroed; a forked child has not got (`shared`: a file's pages). */
+void *ap_map_private(size_t size);
+void *ap_map_shared(int fd, size_t size, uint64_t offset);
+/* As ap_map_private, but a forked child finds the same addresses filled with zeros. */
+void *ap_map_wiped_on_fork(size_t size);
+void ap_unmap(void *address, size_t size);
+
+/* Open-file-description locks on one byte. try: 0 taken, -EAGAIN held by another. */
+int ap_byte_lock_try(int fd, int64_t byte);
+void ap_byte_unlock(int fd, int64_t byte);
+/* 1: held through another description, 0: free, negative: error. */
+int ap_byte_is_locked(int fd, int64_t byte);
+
+void ap_futex_wait(void *word, uint32_t expected);
+void ap_futex_wake_one(void *word);
+
+uint32_t ap_pid(void);
+uint64_t ap_coarse_ms(void); /* CLOCK_MONOTONIC_COARSE */
+uint64_t ap_boot_ns(void);   /* CLOCK_BOOTTIME */
+
+#endif

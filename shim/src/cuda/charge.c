@@ -1,0 +1,200 @@
+#include "charge.h"
+
+#include <stdatomic.h>
+
+#include "../common/account.h"
+#include "device.h"
+
+#define SMALL_MOST (UINT64_C(1) << 20)
+#define SMALL_STEP UINT64_C(512)
+#define DROP_AT_ONCE 32
+
+enum { LARGE, SMALL };
+
+static bool is_small(uint64_t bytes)
+{
+    return bytes <= SMALL_MOST;
+}
+
+static uint64_t round_up(uint64_t bytes, uint64_t step)
+{
+    return bytes > UINT64_MAX - step ? UINT64_MAX : (bytes + step - 1) / step * step;
+}
+
+/* Whether the blocks that this process holds may have room for a piece. Only a guess (the driver
+ * decides where it goes), used when no further block can be charged. */
+static bool may_fit_in_blocks(struct ap_gpu *gpu, uint64_t bytes)
+{
+    uint64_t held = atomic_load(&gpu->small_blocks) << AP_BLOCK_SHIFT;
+    uint64_t taken = atomic_load(&gpu->small_bytes);
+    return taken + round_up(bytes, SMALL_STEP) <= held;
+}
+
+static CUresult current(struct ap_ticket *ticket)
+{
+    const struct real_cuda *real = real_cuda();
+    CUcontext context = NULL;
+    CUdevice device = -1;
+    if (!real->cuCtxGetDevice || !real->cuCtxGetCurrent)
+        return CUDA_ERROR_NOT_FOUND;
+    /* Without a current context this fails as the allocation would (measured: both 201). */
+    CUresult result = real->cuCtxGetDevice(&device);
+    if (result == CUDA_SUCCESS)
+        result = real->cuCtxGetCurrent(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    ticket->context = (uint64_t)(uintptr_t)context;
+    ticket->gpu = ap_gpu_of_device(ticket->process, device);
+    return ticket->gpu ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult ap_charge_begin(struct ap_ticket *ticket, uint64_t bytes)
+{
+    *ticket = (struct ap_ticket){.process = ap_process(), .bytes = bytes};
+    if (!ticket->process)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = current(ticket);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t wanted = round_up(bytes, AP_BLOCK);
+    if (ap_gpu_reserve(ticket->process, ticket->gpu, wanted)) {
+        ticket->reserved = wanted;
+        return CUDA_SUCCESS;
+    }
+    if (is_small(bytes) && may_fit_in_blocks(ticket->gpu, bytes))
+        return CUDA_SUCCESS;
+    ap_gpu_count_denied(ticket->gpu);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void ap_charge_cancel(struct ap_ticket *ticket)
+{
+    ap_gpu_release(ticket->gpu, ticket->reserved);
+    ticket->reserved = 0;
+}
+
+static uint64_t first_block(uint64_t pointer)
+{
+    return pointer >> AP_BLOCK_SHIFT;
+}
+
+static uint64_t last_block(uint64_t pointer, uint64_t bytes)
+{
+    return (pointer + bytes - 1) >> AP_BLOCK_SHIFT;
+}
+
+/* Drops the references of blocks [from, to); returns how many blocks nobody refers to any more. */
+static uint64_t leave_blocks(struct ap_gpu *gpu, uint64_t from, uint64_t to)
+{
+    uint64_t empty = 0;
+    for (uint64_t block = from; block < to; block++)
+        empty += ap_table_unref(&gpu->blocks, block);
+    atomic_fetch_sub(&gpu->small_blocks, empty);
+    return empty;
+}
+
+/* Brings the charge from what is reserved to `wanted`, whatever the limit says: another thread's
+ * piece may lie in a block that only we were to pay for. */
+static void charge_exactly(struct ap_ticket *ticket, int64_t wanted)
+{
+    int64_t more = wanted - (int64_t)ticket->reserved;
+    if (more > 0)
+        ap_gpu_charge_anyway(ticket->process, ticket->gpu, (uint64_t)more);
+    else
+        ap_gpu_release(ticket->gpu, (uint64_t)-more);
+    ticket->reserved = 0;
+}
+
+/* The charge becomes what the piece's blocks cost, of which some may be paid for already. */
+static bool enter_blocks(struct ap_ticket *ticket, uint64_t pointer, uint64_t bytes)
+{
+    struct ap_gpu *gpu = ticket->gpu;
+    uint64_t from = first_block(pointer), to = last_block(pointer, bytes) + 1, cost = 0, block;
+    bool first = false;
+    for (block = from; block < to && ap_table_ref(&gpu->blocks, block, &first); block++)
+        cost += first ? AP_BLOCK : 0;
+    atomic_fetch_add(&gpu->small_blocks, cost >> AP_BLOCK_SHIFT);
+    if (block == to && cost <= ticket->reserved) {
+        ap_gpu_release(gpu, ticket->reserved - cost);
+        ticket->reserved = cost;
+        return true;
+    }
+    if (block == to && ap_gpu_reserve(ticket->process, gpu, cost - ticket->reserved)) {
+        ticket->reserved = cost;
+        return true;
+    }
+    uint64_t empty = leave_blocks(gpu, from, block) << AP_BLOCK_SHIFT;
+    charge_exactly(ticket, (int64_t)cost - (int64_t)empty);
+    return false;
+}
+
+static bool settle_large(struct ap_ticket *ticket, uint64_t bytes)
+{
+    uint64_t taken = round_up(bytes, AP_BLOCK);
+    if (taken > ticket->reserved) {
+        if (!ap_gpu_reserve(ticket->process, ticket->gpu, taken - ticket->reserved))
+            return false;
+    } else {
+        ap_gpu_release(ticket->gpu, ticket->reserved - taken);
+    }
+    ticket->reserved = taken;
+    return true;
+}
+
+static bool remember(struct ap_ticket *ticket, const struct ap_record *record)
+{
+    struct ap_record old;
+    bool had_old;
+    if (!ap_table_put(&ticket->process->pointers, record, &old, &had_old))
+        return false;
+    /* The driver gave an address out again that we hold as allocated: it was freed in a way that
+     * we did not see. */
+    if (had_old)
+        ap_charge_drop(ticket->process, &old);
+    return true;
+}
+
+bool ap_charge_settle(struct ap_ticket *ticket, CUdeviceptr pointer, uint64_t bytes)
+{
+    struct ap_record record = {.key = pointer,
+                               .bytes = round_up(bytes, AP_BLOCK),
+                               .context = ticket->context,
+                               .gpu = ticket->gpu->index,
+                               .kind = LARGE};
+    if (is_small(bytes)) {
+        record.kind = SMALL;
+        record.bytes = bytes;
+        if (!enter_blocks(ticket, pointer, bytes))
+            return false;
+        atomic_fetch_add(&ticket->gpu->small_bytes, round_up(bytes, SMALL_STEP));
+    } else if (!settle_large(ticket, bytes)) {
+        ap_charge_cancel(ticket);
+        return false;
+    }
+    if (remember(ticket, &record))
+        return true;
+    ap_charge_drop(ticket->process, &record);
+    return false;
+}
+
+void ap_charge_drop(struct ap_process *process, const struct ap_record *record)
+{
+    struct ap_gpu *gpu = &process->gpus[record->gpu];
+    uint64_t back = record->bytes;
+    if (record->kind == SMALL) {
+        uint64_t from = first_block(record->key);
+        uint64_t to = last_block(record->key, record->bytes) + 1;
+        atomic_fetch_sub(&gpu->small_bytes, round_up(record->bytes, SMALL_STEP));
+        back = leave_blocks(gpu, from, to) << AP_BLOCK_SHIFT;
+    }
+    ap_gpu_release(gpu, back);
+}
+
+void ap_charge_drop_context(struct ap_process *process, uint64_t context)
+{
+    struct ap_record records[DROP_AT_ONCE];
+    size_t count;
+    while ((count = ap_table_take_context(&process->pointers, context, records, DROP_AT_ONCE)) > 0)
+        for (size_t i = 0; i < count; i++)
+            ap_charge_drop(process, &records[i]);
+}

@@ -1,0 +1,42 @@
+/* Charging one linear allocation. What the driver takes was measured (driver 580, H200), and the
+ * charge is the same to the byte:
+ *
+ *   more than 1 MiB   whole blocks of 2 MiB of its own: the size rounded up to 2 MiB.
+ *   up to 1 MiB       carved out of shared 2 MiB blocks, in steps of 512 bytes; a block is taken
+ *                     with its first piece and returned with its last. So 2 MiB are charged for
+ *                     each 2 MiB block of addresses in which this process has a piece.
+ *
+ * A limit that is no multiple of 2 MiB is therefore usable down to the multiple below it.
+ */
+#ifndef AP_CUDA_CHARGE_H
+#define AP_CUDA_CHARGE_H
+
+#include "../common/process.h"
+#include "front.h"
+
+struct ap_ticket {
+    struct ap_process *process;
+    struct ap_gpu *gpu;
+    uint64_t context;
+    uint64_t bytes;    /* asked for */
+    uint64_t reserved; /* charged so far */
+};
+
+/* Before the driver allocates on the current context's device: reserves. CUDA_SUCCESS: go on, and
+ * settle or cancel. Else the error to return. */
+CUresult ap_charge_begin(struct ap_ticket *ticket, uint64_t bytes);
+
+/* The driver gave `pointer`, and took `bytes`: adjusts the charge and remembers the pointer.
+ * False: it does not fit after all; the charge is gone and the memory must be freed. */
+bool ap_charge_settle(struct ap_ticket *ticket, CUdeviceptr pointer, uint64_t bytes);
+
+/* The driver refused. */
+void ap_charge_cancel(struct ap_ticket *ticket);
+
+/* Gives back the charge of a record taken from the pointer table. */
+void ap_charge_drop(struct ap_process *process, const struct ap_record *record);
+
+/* Gives back the charges of all that was allocated in a context that is no more. */
+void ap_charge_drop_context(struct ap_process *process, uint64_t context);
+
+#endif

@@ -1,0 +1,32 @@
+#include "device.h"
+
+#include <stdatomic.h>
+
+static bool uuid_of(CUdevice device, CUuuid *uuid)
+{
+    const struct real_cuda *real = real_cuda();
+    /* _v2 tells a MIG instance from its card; an instance is no share, so it must not pass. */
+    if (real->cuDeviceGetUuid_v2)
+        return real->cuDeviceGetUuid_v2(uuid, device) == CUDA_SUCCESS;
+    return real->cuDeviceGetUuid && real->cuDeviceGetUuid(uuid, device) == CUDA_SUCCESS;
+}
+
+/* Ordinals are fixed once the driver is initialised, whatever CUDA_VISIBLE_DEVICES says later, so
+ * they are remembered; the memory is wiped in a forked child, which may see others. */
+struct ap_gpu *ap_gpu_of_device(struct ap_process *process, CUdevice device)
+{
+    CUuuid uuid;
+    bool remembered = device >= 0 && (unsigned)device < AP_ORDINAL_MAX;
+    if (remembered) {
+        struct ap_gpu *gpu =
+            atomic_load_explicit(&process->by_ordinal[device], memory_order_acquire);
+        if (gpu)
+            return gpu;
+    }
+    if (!uuid_of(device, &uuid))
+        return NULL;
+    struct ap_gpu *gpu = ap_gpu_find(process, uuid.bytes);
+    if (gpu && remembered)
+        atomic_store_explicit(&process->by_ordinal[device], gpu, memory_order_release);
+    return gpu;
+}
