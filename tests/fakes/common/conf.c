@@ -1,0 +1,126 @@
+/* Reads gpus.conf, again whenever the file has changed. */
+#define _GNU_SOURCE
+#include "fakegpu.h"
+#include "ini.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const struct fg_conf *current;
+static struct stat seen;
+
+bool fg_path(char *out, size_t size, const char *file)
+{
+	const char *folder = getenv("FAKEGPU_DIR");
+	if (!folder || !*folder)
+		folder = "/run/fakegpu";
+	int n = snprintf(out, size, "%s/%s", folder, file);
+	return n > 0 && (size_t)n < size;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+	return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
+	       a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+const struct fg_conf *fg_conf_get(void)
+{
+	char path[256];
+	struct stat now;
+	if (!fg_path(path, sizeof path, "gpus.conf") || stat(path, &now) != 0)
+		return NULL;
+	pthread_mutex_lock(&lock);
+	if (!current || !same_file(&now, &seen)) {
+		/* Other threads may still read the old one, so it is never freed. */
+		struct fg_conf *fresh = calloc(1, sizeof *fresh);
+		if (fresh && fg_ini_read(path, fresh)) {
+			current = fresh;
+			seen = now;
+		} else {
+			free(fresh);
+			current = NULL;
+		}
+	}
+	const struct fg_conf *result = current;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+/* Length of a function's name without _ptsz, _ptds and _vN. */
+static size_t bare(const char *function)
+{
+	size_t n = strlen(function);
+	if (n > 5 && (!strcmp(function + n - 5, "_ptsz") || !strcmp(function + n - 5, "_ptds")))
+		n -= 5;
+	if (n > 3 && function[n - 3] == '_' && function[n - 2] == 'v')
+		n -= 3;
+	return n;
+}
+
+static const struct fg_fault *find(const struct fg_fault *list, unsigned n, const char *function)
+{
+	size_t length = bare(function);
+	for (unsigned i = 0; i < n; i++)
+		if (!strcmp(list[i].function, function) ||
+		    (strlen(list[i].function) == length && !strncmp(list[i].function, function, length)))
+			return &list[i];
+	return NULL;
+}
+
+int fg_fault(const struct fg_faults *faults, const char *function)
+{
+	const struct fg_fault *hang = find(faults->hang, faults->hangs, function);
+	if (hang) {
+		struct timespec t = {hang->value / 1000, hang->value % 1000 * 1000000L};
+		while (nanosleep(&t, &t) != 0 && errno == EINTR)
+			continue;
+	}
+	const struct fg_fault *code = find(faults->code, faults->codes, function);
+	return code ? code->value : 0;
+}
+
+int fg_node(const struct fg_conf *conf, const char *name)
+{
+	if (!conf->nodes_required)
+		return 0;
+	char path[256];
+	if (snprintf(path, sizeof path, "%s/%s", conf->device_dir, name) >= (int)sizeof path)
+		return ENAMETOOLONG;
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return errno;
+	close(fd);
+	return 0;
+}
+
+static bool before(const struct fg_gpu *a, const struct fg_gpu *b)
+{
+	if (a->domain != b->domain)
+		return a->domain < b->domain;
+	return a->bus != b->bus ? a->bus < b->bus : a->device < b->device;
+}
+
+unsigned fg_visible(const struct fg_conf *conf, unsigned keys[FG_MAX_GPUS])
+{
+	unsigned n = 0;
+	for (unsigned key = 0; key < FG_MAX_GPUS; key++) {
+		char node[32];
+		snprintf(node, sizeof node, "nvidia%u", conf->gpu[key].minor);
+		if (!conf->gpu[key].present || fg_node(conf, node) != 0)
+			continue;
+		unsigned at = n++;
+		for (; at > 0 && before(&conf->gpu[key], &conf->gpu[keys[at - 1]]); at--)
+			keys[at] = keys[at - 1];
+		keys[at] = key;
+	}
+	return n;
+}

@@ -1,0 +1,145 @@
+/* What the simulated driver's two libraries share: the cards on record (gpus.conf) and the
+ * accounts of all processes (state). Both files lie in one folder that every container sees,
+ * as it would see one kernel module. */
+#ifndef FAKEGPU_H
+#define FAKEGPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define API __attribute__((visibility("default")))
+
+enum {
+	FG_MAX_GPUS = 16,
+	FG_MAX_FAULTS = 32,
+	FG_SLOTS = 1024,
+	FG_HEADER_SIZE = 4096,
+	FG_SLOT_SIZE = 512,
+	FG_NAME = 64,
+	FG_FUNCTION = 64,
+};
+
+#define FG_MAGIC UINT64_C(0x31555047454b4146) /* "FAKEGPU1" */
+#define FG_VERSION 1u
+#define FG_FILE_SIZE ((off_t)FG_HEADER_SIZE + (off_t)FG_SLOTS * FG_SLOT_SIZE)
+#define MIB (UINT64_C(1) << 20)
+
+/* ---- gpus.conf ---------------------------------------------------------------------- */
+
+struct fg_fault {
+	char function[FG_FUNCTION];
+	int value; /* a return code, or milliseconds for a hang */
+};
+
+struct fg_faults {
+	unsigned codes;
+	unsigned hangs;
+	struct fg_fault code[FG_MAX_FAULTS];
+	struct fg_fault hang[FG_MAX_FAULTS];
+};
+
+struct fg_gpu {
+	bool present;
+	bool lost;
+	unsigned key; /* N of [gpu N]: the card's column in the accounts */
+	unsigned minor;
+	unsigned domain, bus, device;
+	unsigned brand;        /* NVML_BRAND_* */
+	unsigned architecture; /* NVML_DEVICE_ARCH_* */
+	unsigned cc_major, cc_minor;
+	unsigned multiprocessors;
+	unsigned mig; /* 0 not supported, 1 disabled, 2 enabled */
+	unsigned xid;
+	unsigned xid_seq;
+	unsigned utilization, temperature, power_mw, power_limit_mw;
+	int numa_node; /* -1: not supported */
+	uint64_t memory, reserved, context; /* bytes */
+	char uuid[FG_NAME];
+	char name[FG_NAME];
+	struct fg_faults faults;
+};
+
+struct fg_conf {
+	char version[32];
+	unsigned cuda; /* 13000 is CUDA 13.0 */
+	bool nodes_required;
+	char device_dir[128];
+	struct fg_faults faults;
+	struct fg_gpu gpu[FG_MAX_GPUS]; /* by key */
+};
+
+/* The configuration as it is on disk now, or NULL when there is none that can be read.
+ * The pointer stays good for the life of the process. */
+const struct fg_conf *fg_conf_get(void);
+
+/* Path of a file in the state folder. Returns false when it does not fit. */
+bool fg_path(char *out, size_t size, const char *file);
+
+/* Sleeps as long as a hang asks for; returns the code a fault asks for, or 0. `function` may
+ * carry a version suffix that the fault's name leaves out. */
+int fg_fault(const struct fg_faults *faults, const char *function);
+
+/* errno of opening a node below the device folder, 0 when it opens (or need not). */
+int fg_node(const struct fg_conf *conf, const char *name);
+
+/* Keys of the cards that this process can open, ordered by PCI address; returns their number. */
+unsigned fg_visible(const struct fg_conf *conf, unsigned keys[FG_MAX_GPUS]);
+
+/* ---- state -------------------------------------------------------------------------- */
+
+struct fg_header {
+	uint64_t magic;
+	uint32_t version, header_size, slot_size, slot_count, max_gpus;
+	uint32_t high_water; /* slots from here on were never used */
+	uint64_t refused[FG_MAX_GPUS];
+};
+
+struct fg_slot {
+	uint32_t used;
+	int32_t pid;    /* as the process sees itself */
+	uint64_t pidns; /* inode of its PID namespace */
+	uint64_t start; /* clock ticks after boot */
+	char name[FG_NAME];
+	uint64_t bytes[FG_MAX_GPUS];
+	uint64_t launches[FG_MAX_GPUS];
+	uint32_t contexts[FG_MAX_GPUS];
+	uint8_t padding[FG_SLOT_SIZE - 24 - FG_NAME - 20 * FG_MAX_GPUS];
+};
+
+_Static_assert(sizeof(struct fg_slot) == FG_SLOT_SIZE, "the slot's size is part of the layout");
+_Static_assert(sizeof(struct fg_header) <= FG_HEADER_SIZE, "the header fits before the slots");
+
+enum fg_result { FG_OK, FG_REFUSED, FG_BROKEN };
+
+/* Takes a slot for this process; the kernel gives it back when the process ends or execs. */
+enum fg_result fg_claim(void);
+
+/* True in a child of a process that had claimed a slot: it owns nothing. */
+bool fg_forked(void);
+
+/* Adds to this process's account of a card unless all accounts would pass `capacity`. */
+enum fg_result fg_charge(unsigned key, uint64_t bytes, uint64_t capacity);
+void fg_uncharge(unsigned key, uint64_t bytes);
+void fg_count_context(unsigned key, int by);
+void fg_count_launch(unsigned key);
+
+struct fg_process {
+	int pid; /* as the caller sees it */
+	uint64_t bytes;
+};
+
+/* Bytes in use on a card, over all live processes; 0 when there is no state yet. */
+uint64_t fg_used(unsigned key);
+
+/* Live processes with memory or a context on a card that the caller's PID namespace can name.
+ * Returns their number, which may exceed `room`; fills at most `room`. */
+unsigned fg_processes(unsigned key, struct fg_process *out, unsigned room);
+
+/* Inode of the caller's PID namespace, 0 when /proc does not tell. */
+uint64_t fg_pidns(void);
+
+/* The caller's PID for a process of another namespace, 0 when it cannot see it. */
+int fg_translate(uint64_t pidns, int pid);
+
+#endif
