@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apportion import config
+from apportion.config import Config
+from apportion.errors import ConfigError
+
+
+def _parse(*argv: str, environ: dict[str, str] | None = None) -> Config:
+    parser = argparse.ArgumentParser()
+    config.add_flags(parser)
+    return config.load(vars(parser.parse_args(argv)), environ or {})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "settings.yaml"
+
+
+def test_the_table_has_each_field_once_and_in_order() -> None:
+    assert [setting.name for setting in config.SETTINGS] == [
+        field.name for field in dataclasses.fields(Config)
+    ]
+
+
+def test_each_default_passes_its_own_check() -> None:
+    for setting in config.SETTINGS:
+        assert setting.check(getattr(Config(), setting.name)), setting.name
+
+
+def test_each_check_says_what_it_expects() -> None:
+    default = dataclasses.fields(config.Setting)[2].default
+    for setting in config.SETTINGS:
+        assert setting.help
+        assert (setting.check is default) == (setting.expect == ""), setting.name
+
+
+def test_nothing_given_gives_the_defaults() -> None:
+    assert _parse() == Config()
+
+
+def test_file_then_environment_then_flags(file: Path) -> None:
+    file.write_text("log_level: ERROR\ncores_min: 0\nnode_name: from-file\n")
+    environ = {
+        "APPORTION_CONFIG": str(file),
+        "APPORTION_NODE_NAME": "from-env",
+        "APPORTION_CORES_MIN": "5",
+        "OTHER": "x",
+    }
+    found = _parse("--node-name", "from-flag", environ=environ)
+    assert (found.log_level, found.cores_min, found.node_name) == ("ERROR", 5, "from-flag")
+
+
+def test_the_flag_for_the_file_goes_over_the_environments(file: Path, tmp_path: Path) -> None:
+    file.write_text("log_format: json\n")
+    environ = {"APPORTION_CONFIG": str(tmp_path / "missing.yaml")}
+    assert _parse("--config", str(file), environ=environ).log_format == "json"
+
+
+def test_without_an_environment_the_processs_own_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APPORTION_NODE_NAME", "n-1")
+    assert config.load({}).node_name == "n-1"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "APPORTION_SERVICE_HOST",
+        "APPORTION_SERVICE_PORT",
+        "APPORTION_SERVICE_PORT_HTTP",
+        "APPORTION_PORT",
+        "APPORTION_PORT_9090_TCP",
+        "APPORTION_PORT_9090_TCP_ADDR",
+        "APPORTION_METRICS_SERVICE_HOST",
+        "APPORTION_METRICS_PORT_9090_TCP_PROTO",
+    ],
+)
+def test_variables_of_a_service_with_our_name_are_no_settings(name: str) -> None:
+    assert _parse(environ={name: "10.0.0.1"}) == Config()
+
+
+def test_no_setting_is_taken_for_a_services_variable() -> None:
+    for setting in config.SETTINGS:
+        assert not config._SERVICE_LINK.fullmatch(setting.name.upper())
+
+
+@pytest.mark.parametrize("name", ["APPORTION_CORE_MIN", "APPORTION_", "APPORTION_SERVICE"])
+def test_an_unknown_variable_is_refused_with_the_known_names(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting .* \(environment\); known: .*node_n"):
+        _parse(environ={name: "1"})
+
+
+def test_an_unknown_key_of_the_file_is_refused(file: Path) -> None:
+    file.write_text("driver: x\n")
+    with pytest.raises(ConfigError, match=f"unknown setting 'driver' \\({file}\\)"):
+        _parse("--config", str(file))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("- a\n", "must hold settings by name"),
+        ("text", "must hold settings by name"),
+        ("a: [", "is not YAML"),
+        ("log_level: INFO\nlog_level: ERROR\n", "'log_level' is given twice"),
+        ("? [a]\n: b\n", "is not YAML"),
+        ("yes: 1\n", "unknown setting 'True'"),
+        ("cores_min: true\n", "cores_min .* is True; expected 0 to 100"),
+        ("cores_min: 1.5\n", r"is 1\.5; expected"),
+        ("cores_min: [1]\n", "expected 0 to 100"),
+        ("self_test: on\n", "expected on or off"),
+        ("node_name:\n", "is None; expected a DNS subdomain"),
+        ("cdi_dir: {}\n", "expected an absolute path"),
+    ],
+)
+def test_a_file_that_is_not_settings_is_refused(file: Path, content: str, words: str) -> None:
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=words):
+        _parse("--config", str(file))
+
+
+def test_a_file_of_nothing_is_no_settings(file: Path) -> None:
+    file.write_text("# nothing\n")
+    assert _parse("--config", str(file)) == Config()
+
+
+def test_a_file_in_another_encoding_is_refused(file: Path) -> None:
+    file.write_bytes(b"node_name: \xff\n")
+    with pytest.raises(ConfigError, match="is not YAML"):
+        _parse("--config", str(file))
+
+
+def test_a_missing_file_is_named(file: Path) -> None:
+    with pytest.raises(ConfigError, match=f"cannot read settings from {file}: No such file"):
+        _parse("--config", str(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("driver_name", "Upper.case"),
+        ("driver_name", ""),
+        ("node_name", "node/0"),
+        ("pod_uid", "../x"),
+        ("cdi_dir", "var/run/cdi"),
+        ("cdi_dir", ""),
+        ("device_naming", "uuid"),
+        ("device_prefix", "GPU-"),
+        ("memory_capacity", "most"),
+        ("cores_min", "-1"),
+        ("cores_min", "101"),
+        ("cores_min", "1_0"),
+        ("cores_min", "٣"),
+        ("cores_min", " 5"),
+        ("api_timeout_s", "0"),
+        ("scan_interval_s", "3601"),
+        ("sweep_interval_s", "x"),
+        ("self_test", "yes"),
+        ("log_level", "info"),
+        ("log_format", "xml"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name_and_source(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"setting {name} \(command line\) is .*; expected "):
+        _parse(f"--{name.replace('_', '-')}={value}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("cdi_dir", "/etc/cdi", Path("/etc/cdi")),
+        ("cores_min", "0", 0),
+        ("node_name", "12", "12"),
+        ("device_prefix", "hami-gpu-", "hami-gpu-"),
+        ("pod_uid", "", ""),
+    ],
+)
+def test_values_have_the_type_of_their_default(name: str, text: str, value: Any) -> None:
+    assert getattr(_parse(f"--{name.replace('_', '-')}", text), name) == value
+
+
+def test_yaml_may_write_text_as_a_number(file: Path) -> None:
+    file.write_text("node_name: 12\n")
+    assert _parse("--config", str(file)).node_name == "12"
+
+
+def test_our_folder_is_below_kubelets() -> None:
+    found = Config(plugins_dir=Path("/p"), driver_name="d.x")
+    assert found.plugin_dir == Path("/p/d.x")
+
+
+def test_help_names_each_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        _parse("--help")
+    text = capsys.readouterr().out
+    for setting in config.SETTINGS:
+        assert "--" + setting.name.replace("_", "-") in text
+    assert "(default: /var/run/cdi)" in " ".join(text.split())
