@@ -98,3 +98,24 @@ def setup(level: str, form: str, stream: TextIO | None = None) -> None:
     root.setLevel(level)
     # The HTTP pool reports each retry of its own; ours are reported by who retries.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
+
+
+class Trouble:
+    """A state of trouble: logged when it begins or changes and when it is over, not each time."""
+
+    def __init__(self, logger: logging.Logger, subject: str) -> None:
+        self._logger = logger
+        self._subject = subject
+        self._known = ""
+
+    def begin(self, state: str, message: str, level: int = logging.WARNING) -> None:
+        """Log `message` unless this `state` is known already."""
+        if state != self._known:
+            self._logger.log(level, "%s: %s", self._subject, message)
+        self._known = state
+
+    def end(self) -> None:
+        """Log that all is well again, if it was not."""
+        if self._known:
+            self._logger.info("%s: all is well again", self._subject)
+        self._known = ""
