@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from apportion import files, names
 from apportion.model import ClaimUid
 
 
@@ -19,23 +23,73 @@ class CdiStore:
 
     def __init__(self, folder: Path, driver: str) -> None:
         self.folder = folder
+        self._driver = driver
+        self._mutex = threading.Lock()
+        self._written: tuple[bytes, object] | None = None
 
     def write_claim(self, uid: ClaimUid, spec: Mapping[str, Any]) -> None:
-        """Write the claim's spec over what is there. Raises StorageError."""
-        raise AssertionError("being written")
+        """Write the claim's spec over what is there.
+
+        Raises:
+            StorageError: what was there is still there.
+        """
+        files.make_folder(self.folder)
+        files.write(self.claim_path(uid), _encode(spec))
 
     def write_driver(self, spec: Mapping[str, Any]) -> None:
-        """Write the static spec unless exactly this one lies there untouched."""
-        raise AssertionError("being written")
+        """Write the static spec unless exactly this one lies there.
+
+        Runtimes read all specs again at every write, so nothing is written in vain; when nothing
+        touched the file since the last look it costs one stat.
+
+        Raises:
+            StorageError: it cannot be read or written.
+        """
+        path = self.driver_path()
+        data = _encode(spec)
+        with self._mutex:
+            if self._written is not None and self._written == (data, _fingerprint(path)):
+                return
+            if files.read(path) != data:
+                files.make_folder(self.folder)
+                files.write(path, data)
+            self._written = (data, _fingerprint(path))
 
     def remove_claim(self, uid: ClaimUid) -> None:
         """Remove the claim's spec; none there is success. Raises StorageError."""
-        raise AssertionError("being written")
+        if files.remove(self.claim_path(uid)):
+            files.sync_folder(self.folder)
 
     def claims(self) -> frozenset[ClaimUid]:
-        """Return the claims that have a spec of ours."""
-        raise AssertionError("being written")
+        """Return the claims that have a spec of ours. Raises StorageError."""
+        prefix, suffix = names.claim_spec_file(self._driver, ClaimUid("\n")).split("\n")
+        found = (
+            name.removeprefix(prefix).removesuffix(suffix)
+            for name in files.listing(self.folder)
+            if name.startswith(prefix) and name.endswith(suffix)
+        )
+        return frozenset(ClaimUid(uid) for uid in found if names.is_uid(uid))
 
-    def sweep(self) -> None:
-        """Remove temporary files that a dead plugin left."""
-        raise AssertionError("being written")
+    def sweep(self) -> tuple[str, ...]:
+        """Remove temporary files of ours that a dead plugin left; return their names."""
+        return files.sweep(self.folder, f"k8s.{self._driver}-")
+
+    def claim_path(self, uid: ClaimUid) -> Path:
+        """Return the path of a claim's spec."""
+        return self.folder / names.claim_spec_file(self._driver, uid)
+
+    def driver_path(self) -> Path:
+        """Return the path of the static spec."""
+        return self.folder / names.driver_spec_file(self._driver)
+
+
+def _encode(spec: Mapping[str, Any]) -> bytes:
+    return json.dumps(spec, indent=1).encode() + b"\n"
+
+
+def _fingerprint(path: Path) -> object:
+    try:
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - on the hot path
+    except OSError:
+        return None
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -1,0 +1,302 @@
+"""Finds the driver's files below its root by a list of names; links are followed inside the root.
+
+What the list leaves out on purpose: OpenGL, Vulkan, EGL, OptiX and VDPAU libraries. Their memory
+does not go through libcuda, so no share could be held to its limit. Source of the names: the lists
+of nvidia-container-toolkit and libnvidia-container, and the README of driver 580.159.04.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from apportion import names
+from apportion.errors import EnforcementError
+from apportion.model import DeviceNode, DriverFiles, Mount
+
+_CUDA = "libcuda.so"
+_NVML = "libnvidia-ml.so"
+
+# Name and the number that programs link to; "" is the driver's version.
+_LIBRARIES: tuple[tuple[str, str], ...] = (
+    ("libcudadebugger.so", "1"),
+    ("libnvcuvid.so", "1"),
+    ("libnvidia-allocator.so", "1"),
+    ("libnvidia-cfg.so", "1"),
+    ("libnvidia-compiler.so", ""),
+    ("libnvidia-encode.so", "1"),
+    ("libnvidia-fatbinaryloader.so", ""),
+    ("libnvidia-gpucomp.so", ""),
+    ("libnvidia-nvvm.so", "4"),
+    ("libnvidia-nvvm70.so", "4"),
+    ("libnvidia-opencl.so", "1"),
+    ("libnvidia-opticalflow.so", "1"),
+    ("libnvidia-pkcs11-openssl3.so", ""),
+    ("libnvidia-pkcs11.so", ""),
+    ("libnvidia-ptxjitcompiler.so", "1"),
+    ("libnvidia-sandboxutils.so", "1"),
+    ("libnvidia-tileiras.so", ""),
+)
+_PROGRAMS = (
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-smi",
+)
+_PROGRAM_DIRS = ("usr/bin", "usr/local/bin", "usr/sbin", "bin", "sbin", "opt/bin")
+_SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
+_FIRMWARE_DIRS = ("lib/firmware/nvidia", "usr/lib/firmware/nvidia")
+_CONTROL = "nvidiactl"
+_NODES = (_CONTROL, "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
+
+_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
+_MAX_LINKS = 40
+
+
+def find_driver_files(root_mount: Path, root: Path, dev: Path = Path("/dev")) -> DriverFiles:
+    """Return what of the driver goes into a container; see model.DriverFiles.
+
+    Args:
+        root_mount: where this process sees the driver's root.
+        root: the driver's root on the host; host paths begin with it.
+        dev: where this process sees the host's /dev, for a driver root without nodes of its own.
+
+    Raises:
+        EnforcementError: libcuda, libnvidia-ml or nvidiactl is missing; says where it looked.
+    """
+    tree = _Tree(root_mount, root)
+    libdir = _library_dir(tree)
+    cuda, nvml = (_real(tree, libdir, stem) for stem in (_CUDA, _NVML))
+    version = _version(cuda) or _version(nvml)
+    mounts = {
+        mount.container_path: mount
+        for found in (
+            _libraries(tree, libdir, version),
+            _programs(tree),
+            _sockets(tree),
+            _firmware(tree, version),
+        )
+        for mount in found
+    }
+    return DriverFiles(
+        libdir=f"/{libdir}",
+        cuda=tree.host(cuda),
+        nvml=tree.host(nvml),
+        mounts=tuple(mounts[path] for path in sorted(mounts)),
+        nodes=_nodes(root_mount, root, dev),
+    )
+
+
+def gpu_node(found: DriverFiles, minor: int) -> DeviceNode:
+    """Return the node of the GPU with this minor number; it lies where nvidiactl does."""
+    control = next(node for node in found.nodes if node.path == f"/dev/{_CONTROL}")
+    name = f"nvidia{minor}"
+    return DeviceNode(f"/dev/{name}", str(PurePosixPath(control.host_path).with_name(name)))
+
+
+class DriverFinder:
+    """Finds the driver's files anew only when the driver or its device nodes changed.
+
+    Args:
+        root_mount: where this process sees the driver's root.
+        root: the driver's root on the host.
+        dev: where this process sees the host's /dev.
+    """
+
+    def __init__(self, root_mount: Path, root: Path, dev: Path = Path("/dev")) -> None:
+        self._where = (root_mount, root, dev)
+        self._mutex = threading.Lock()
+        self._last: tuple[object, DriverFiles] | None = None
+
+    def __call__(self) -> DriverFiles:
+        """Return the driver's files. Raises EnforcementError, see find_driver_files."""
+        with self._mutex:
+            if self._last is not None and self._last[0] == self._signs(self._last[1]):
+                return self._last[1]
+            found = find_driver_files(*self._where)
+            self._last = (self._signs(found), found)
+            return found
+
+    def node_path(self, node: DeviceNode) -> Path:
+        """Return where this process sees a device node."""
+        return self._seen(node.host_path)
+
+    def _signs(self, found: DriverFiles) -> object:
+        """Return what changes when a driver is installed, removed or updated."""
+        root_mount, _root, dev = self._where
+        return (
+            _sign(root_mount / found.libdir.lstrip("/")),
+            _sign(self._seen(found.cuda)),
+            _sign(self._seen(found.nvml)),
+            *(_sign(root_mount / folder) for folder in _PROGRAM_DIRS[:1]),
+            *(_exists(folder / name) for folder in (root_mount / "dev", dev) for name in _NODES),
+        )
+
+    def _seen(self, host_path: str) -> Path:
+        root_mount, root, dev = self._where
+        path = PurePosixPath(host_path)
+        if path.is_relative_to("/dev"):
+            return dev / path.relative_to("/dev")
+        return root_mount / path.relative_to(root)
+
+
+class _Tree:
+    """The driver's root: paths in it are relative, and a link never leads out of it."""
+
+    def __init__(self, mount: Path, root: Path) -> None:
+        self._mount = mount
+        self._root = root
+
+    def host(self, path: str) -> str:
+        return str(self._root / path)
+
+    def resolve(self, path: str) -> str | None:
+        """Return the path that `path` stands for, None where there is nothing."""
+        todo = [part for part in reversed(path.split("/")) if part]
+        done: list[str] = []
+        links = 0
+        while todo:
+            part = todo.pop()
+            if part in {".", ".."}:
+                done = done[:-1] if part == ".." else done
+                continue
+            here = self._mount.joinpath(*done, part)
+            try:
+                target = os.readlink(here) if here.is_symlink() else None
+            except OSError:
+                return None
+            if target is None:
+                done.append(part)
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                return None
+            done = [] if target.startswith("/") else done
+            todo += [step for step in reversed(target.split("/")) if step]
+        return "/".join(done) if self._mount.joinpath(*done).exists() else None
+
+    def names(self, folder: str) -> list[str]:
+        real = self.resolve(folder)
+        if real is None:
+            return []
+        try:
+            return sorted(os.listdir(self._mount / real))
+        except OSError:
+            return []
+
+    def mode(self, path: str) -> int:
+        try:
+            return (self._mount / path).stat().st_mode
+        except OSError:
+            return 0
+
+
+def _library_dir(tree: _Tree) -> str:
+    for folder in names.LIBRARY_DIRS:
+        if tree.resolve(f"{folder}/{_CUDA}.1") is not None:
+            return folder
+    raise EnforcementError(
+        f"no {_CUDA}.1 below the driver root {tree.host('')}, looked in "
+        f"{', '.join(names.LIBRARY_DIRS)}; install the NVIDIA driver, or set driver_root "
+        "(/run/nvidia/driver with the GPU Operator) and driver_root_mount"
+    )
+
+
+def _real(tree: _Tree, libdir: str, stem: str) -> str:
+    """Return a library's real file; NVML may lie in another of the folders than CUDA."""
+    for folder in (libdir, *names.LIBRARY_DIRS):
+        real = tree.resolve(f"{folder}/{stem}.1")
+        if real is not None:
+            return real
+    raise EnforcementError(
+        f"{_CUDA}.1 is in {tree.host(libdir)}, but {stem}.1 is nowhere below the driver root; "
+        "install the whole NVIDIA driver (on Debian: libnvidia-ml1)"
+    )
+
+
+def _version(path: str) -> str:
+    match = _VERSION.search(path)
+    return match.group(1) if match else ""
+
+
+def _libraries(tree: _Tree, libdir: str, version: str) -> Iterator[Mount]:
+    """Mount each library under the name of its file and the names that lead to it."""
+    present = tree.names(libdir)
+    for stem, number in _LIBRARIES:
+        named = [name for name in present if re.fullmatch(re.escape(stem) + r"(\.\d+)*", name)]
+        full = f"{stem}.{version}"
+        wanted = full if full in named else f"{stem}.{number}" if number else ""
+        real = tree.resolve(f"{libdir}/{wanted}") if wanted in named else None
+        if real is None:
+            continue
+        leading = {name for name in named if tree.resolve(f"{libdir}/{name}") == real}
+        soname = {f"{stem}.{number}"} if number else set()
+        for name in sorted(leading | soname | {PurePosixPath(real).name}):
+            yield Mount(tree.host(real), f"/{libdir}/{name}")
+
+
+def _programs(tree: _Tree) -> Iterator[Mount]:
+    for name in _PROGRAMS:
+        for folder in _PROGRAM_DIRS:
+            real = tree.resolve(f"{folder}/{name}")
+            if real is not None:
+                # Where every PATH looks, also when the driver's own folder is an odd one.
+                yield Mount(tree.host(real), f"/usr/bin/{name}")
+                break
+
+
+def _sockets(tree: _Tree) -> Iterator[Mount]:
+    for path in _SOCKETS:
+        real = tree.resolve(path)
+        if real is not None and stat.S_ISSOCK(tree.mode(real)):
+            yield Mount(tree.host(real), f"/{path}")
+
+
+def _firmware(tree: _Tree, version: str) -> Iterator[Mount]:
+    for folder in _FIRMWARE_DIRS if version else ():
+        found = [
+            name
+            for name in tree.names(f"{folder}/{version}")
+            if name.startswith("gsp") and name.endswith(".bin")
+        ]
+        for name in found:
+            real = tree.resolve(f"{folder}/{version}/{name}")
+            if real is not None:
+                yield Mount(tree.host(real), f"/lib/firmware/nvidia/{version}/{name}")
+        if found:
+            return
+
+
+def _nodes(root_mount: Path, root: Path, dev: Path) -> tuple[DeviceNode, ...]:
+    places = ((root_mount / "dev", root / "dev"), (dev, Path("/dev")))
+    for seen, host in places:
+        if (seen / _CONTROL).exists():
+            return tuple(
+                DeviceNode(f"/dev/{name}", str(host / name))
+                for name in _NODES
+                if (seen / name).exists()
+            )
+    raise EnforcementError(
+        f"no device node {_CONTROL} in {' or '.join(str(host) for _seen, host in places)}; "
+        "load the NVIDIA kernel module and make its nodes (nvidia-modprobe, or run nvidia-smi once)"
+    )
+
+
+def _sign(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False

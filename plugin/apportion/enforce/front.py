@@ -1,0 +1,163 @@
+"""The front libraries: mounted over the driver's, they hold each share to its limits file."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from apportion import names
+from apportion.config import Config
+from apportion.enforce import proof
+from apportion.enforce.library import Library
+from apportion.enforce.shares import LEDGER, Shares
+from apportion.errors import EnforcementError
+from apportion.model import (
+    Allowance,
+    DriverFiles,
+    Edits,
+    GpuUuid,
+    Hook,
+    Mount,
+    Share,
+    ShareKey,
+    Usage,
+)
+
+_LOG = logging.getLogger("apportion.enforce")
+
+CUDA = "libcuda.so.1"
+NVML = "libnvidia-ml.so.1"
+
+
+class FrontEnforcer:
+    """Enforcer by front libraries; see enforce.Enforcer for the promises.
+
+    Args:
+        config: the settings; shim_dir, plugin_dir, shares_dir, self_test and the driver root.
+        self_test: replaces the self-test in tests.
+    """
+
+    def __init__(self, config: Config, self_test: Callable[[proof.Trial], str] = proof.run) -> None:
+        self._library = Library(config.shim_dir, config.plugin_dir / "lib")
+        self._shares = Shares(config.shares_dir)
+        self._root = config.driver_root
+        self._mount = config.driver_root_mount
+        self._tests = config.self_test == "on"
+        self._self_test = self_test
+        self._mutex = threading.Lock()
+        self._proven: object = None
+
+    @property
+    def build(self) -> str:
+        """Identity of the installed libraries."""
+        return self._library.build
+
+    def check(self, files: DriverFiles, uuid: GpuUuid) -> None:
+        """Install what is missing, and test when libraries or driver are not those last tested.
+
+        Raises:
+            EnforcementError: the image lacks a library, or the test failed.
+            StorageError: a library could not be installed.
+        """
+        self._library.ensure()
+        if not self._tests:
+            return
+        trial = proof.Trial(
+            front=self._library.folder,
+            cuda=self._seen(files.cuda),
+            nvml=self._seen(files.nvml),
+            others=tuple(
+                (PurePosixPath(mount.container_path).name, str(self._seen(mount.host_path)))
+                for mount in files.mounts
+                if ".so." in mount.container_path
+            ),
+            uuid=uuid,
+        )
+        # The test is of libraries and driver; which GPU it ran on does not matter.
+        subject = (self.build, files.cuda, files.nvml, _age(trial.cuda), _age(trial.nvml))
+        with self._mutex:
+            if subject != self._proven:
+                said = self._self_test(trial)
+                _LOG.info("self-test passed: %s", said, extra={"uuid": uuid, "build": self.build})
+                self._proven = subject
+
+    def driver_edits(self, files: DriverFiles) -> Edits:
+        """Return the fronts over the driver's names, the real ones aside, and the ld cache hook.
+
+        The names with the full version are covered too: a program that opens them by path gets
+        the front as well.
+        """
+        folder = self._library.folder
+        cuda = {CUDA, "libcuda.so", PurePosixPath(files.cuda).name}
+        nvml = {NVML, PurePosixPath(files.nvml).name}
+        fronts = [
+            Mount(str(folder / front), f"{files.libdir}/{name}")
+            for front, covered in ((CUDA, cuda), (NVML, nvml))
+            for name in sorted(covered)
+        ]
+        real = [
+            Mount(files.cuda, f"{names.CONTAINER_DRIVER}/{CUDA}"),
+            Mount(files.nvml, f"{names.CONTAINER_DRIVER}/{NVML}"),
+        ]
+        hook = Hook(
+            str(folder / "apportion-ldcache"),
+            ("--ldconfig", str(folder / "ldconfig"), "--folder", files.libdir),
+        )
+        return Edits(mounts=(*fronts, *real), hooks=(hook,))
+
+    def share_edits(self, share: Share) -> Edits:
+        """Return the share's folder, read-only, and its ledger, writable, over it."""
+        host = self._shares.path(share.key)
+        inside = f"{names.CONTAINER_SHARES}/{share.key}"
+        return Edits(
+            mounts=(
+                Mount(str(host), inside),
+                Mount(str(host / LEDGER), f"{inside}/{LEDGER}", writable=True),
+            )
+        )
+
+    def prepare(self, share: Share) -> bool:
+        """Make the share's folder; False where it is there already and says the same."""
+        return self._shares.prepare(share)
+
+    def remove(self, key: ShareKey) -> None:
+        """Remove the share's folder, whoever still has it open."""
+        self._shares.remove(key)
+
+    def in_use(self, key: ShareKey) -> bool:
+        """Return whether a live process holds the share's ledger."""
+        return self._shares.in_use(key)
+
+    def keys(self) -> tuple[ShareKey, ...]:
+        """Return all shares with a folder here."""
+        return self._shares.keys()
+
+    def allowances(self) -> tuple[Allowance, ...]:
+        """Return what the limits files allow."""
+        return self._shares.allowances()
+
+    def usage(self, key: ShareKey) -> Usage:
+        """Return what the share's ledger says."""
+        return self._shares.usage(key)
+
+    def sweep(self, keep: frozenset[str]) -> None:
+        """Remove builds that no record in `keep` and no living plugin refers to."""
+        removed = self._library.sweep(keep)
+        if removed:
+            _LOG.info("removed front libraries that no share uses", extra={"builds": removed})
+
+    def _seen(self, host_path: str) -> Path:
+        """Return where this process sees a file of the driver."""
+        return self._mount / PurePosixPath(host_path).relative_to(self._root)
+
+
+def _age(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise EnforcementError(
+            f"the driver's {path} vanished; it is looked for again with the next call"
+        ) from error
+    return (found.st_ino, found.st_size, found.st_mtime_ns)

@@ -1,0 +1,170 @@
+"""The self-test from inside: `python -m apportion.enforce.selftest enter|check <order as JSON>`.
+
+`enter` makes mounts of its own as a container has them and starts `check` among them; the loader
+reads its search path only at the start of a process. `check` prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from apportion import names
+from apportion.enforce import shares
+from apportion.model import Capacity, DeviceName, GpuUuid, Share, ShareKey
+
+_CLONE_NEWNS = 0x00020000
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
+_MS_REC, _MS_PRIVATE = 16384, 1 << 18
+
+_KEY = ShareKey("selftest-0")
+_OUT_OF_MEMORY = 2
+_MORE = 1 << 20
+
+
+class TestFailedError(Exception):
+    """What the front libraries did wrong, or why it cannot be told."""
+
+    __test__ = False
+
+
+def enter(order: dict[str, Any]) -> None:
+    """Make the mounts, then become `check`. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS):
+        raise OSError(
+            ctypes.get_errno(), "cannot get mounts of its own; the plugin must run as root"
+        )
+    _mount(libc, "none", "/", _MS_REC | _MS_PRIVATE)
+    root = Path(names.CONTAINER_ROOT)
+    root.mkdir(parents=True, exist_ok=True)
+    _mount(libc, "apportion-selftest", str(root), 0, kind="tmpfs")
+    driver, libraries = Path(names.CONTAINER_DRIVER), root / "lib"
+    for folder in (driver, libraries, Path(names.CONTAINER_SHARES)):
+        folder.mkdir()
+    for name, path in (("libcuda.so.1", order["cuda"]), ("libnvidia-ml.so.1", order["nvml"])):
+        (driver / name).touch()
+        _mount(libc, path, str(driver / name), _MS_BIND)
+    # Only the driver's own: its folder can hold another system's C library.
+    for name, path in order["others"]:
+        (libraries / name).symlink_to(path)
+    _mount_share(libc, order)
+    environ = dict(os.environ) | {"LD_LIBRARY_PATH": f"{order['front']}:{libraries}"}
+    command = [sys.executable, "-m", "apportion.enforce.selftest", "check", json.dumps(order)]
+    os.execve(sys.executable, command, environ)  # noqa: S606 - no shell is wanted
+
+
+def _mount_share(libc: ctypes.CDLL, order: dict[str, Any]) -> None:
+    """Mount a share as the CDI spec does: the folder read-only, the ledger writable over it."""
+    origin = Path(names.CONTAINER_ROOT) / "origin"
+    inside = Path(names.CONTAINER_SHARES) / _KEY
+    origin.mkdir()
+    inside.mkdir()
+    capacity = Capacity(cores=100, memory=order["memory"])
+    share = Share(_KEY, "", "", DeviceName(""), None, GpuUuid(order["uuid"]), capacity)
+    shares.create(origin, share)
+    _mount(libc, str(origin), str(inside), _MS_BIND)
+    _mount(libc, "none", str(inside), _MS_REMOUNT | _MS_BIND | _MS_RDONLY)
+    _mount(libc, str(origin / shares.LEDGER), str(inside / shares.LEDGER), _MS_BIND)
+
+
+def _mount(libc: ctypes.CDLL, source: str, target: str, flags: int, kind: str = "none") -> None:
+    if libc.mount(
+        source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), ctypes.c_void_p()
+    ):
+        raise OSError(ctypes.get_errno(), f"cannot mount {source} on {target}")
+
+
+def check(order: dict[str, Any]) -> str:
+    """Return what was found when totals are the share's and more than it is refused.
+
+    Raises:
+        TestFailedError: with the reason.
+        OSError: a library cannot be loaded.
+        AttributeError: a library lacks a function.
+    """
+    cuda = ctypes.CDLL("libcuda.so.1")
+    _expect(cuda.cuInit(0), "cuInit")
+    device = _device(cuda, order["uuid"])
+    total = ctypes.c_size_t()
+    _expect(cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device), "cuDeviceTotalMem")
+    _compare("cuDeviceTotalMem", total.value, order["memory"])
+    _compare("nvmlDeviceGetMemoryInfo", _nvml_total(order["uuid"]), order["memory"])
+    return "totals are the share's; " + _allocate(cuda, device, order["memory"])
+
+
+def _device(cuda: ctypes.CDLL, wanted: str) -> ctypes.c_int:
+    count = ctypes.c_int()
+    _expect(cuda.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
+    for index in range(count.value):
+        device = ctypes.c_int()
+        _expect(cuda.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+        raw = (ctypes.c_ubyte * 16)()
+        _expect(cuda.cuDeviceGetUuid(raw, device), "cuDeviceGetUuid")
+        if f"GPU-{uuid.UUID(bytes=bytes(raw))}" == wanted.lower().replace("gpu-", "GPU-"):
+            return device
+    raise TestFailedError(f"CUDA sees {count.value} GPUs and none of them is {wanted}")
+
+
+def _nvml_total(wanted: str) -> int:
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    _expect(nvml.nvmlInit_v2(), "nvmlInit")
+    handle = ctypes.c_void_p()
+    found = nvml.nvmlDeviceGetHandleByUUID(wanted.encode(), ctypes.byref(handle))
+    _expect(found, "nvmlDeviceGetHandleByUUID")
+    info = (ctypes.c_ulonglong * 3)()
+    _expect(nvml.nvmlDeviceGetMemoryInfo(handle, info), "nvmlDeviceGetMemoryInfo")
+    nvml.nvmlShutdown()
+    return int(info[0])
+
+
+def _allocate(cuda: ctypes.CDLL, device: ctypes.c_int, memory: int) -> str:
+    context = ctypes.c_void_p()
+    code = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    if code == _OUT_OF_MEMORY:
+        return "no context could be had to allocate in, since the card is full"
+    _expect(code, "cuDevicePrimaryCtxRetain")
+    try:
+        _expect(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+        pointer = ctypes.c_ulonglong()
+        code = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(memory + _MORE))
+        if code == 0:
+            cuda.cuMemFree_v2(pointer)
+            raise TestFailedError("an allocation over the limit was granted")
+        if code != _OUT_OF_MEMORY:
+            raise TestFailedError(f"an allocation over the limit gave CUDA error {code}, not 2")
+    finally:
+        cuda.cuDevicePrimaryCtxRelease_v2(device)
+    return "an allocation over the limit was refused"
+
+
+def _expect(code: int, function: str) -> None:
+    if code != 0:
+        raise TestFailedError(f"{function} gave error {code}")
+
+
+def _compare(function: str, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise TestFailedError(f"{function} says {found} bytes instead of the share's {wanted}")
+
+
+def main(arguments: list[str]) -> int:
+    """Run one stage; the last line of the output is the answer. Returns the exit status."""
+    stage, order = arguments[0], json.loads(arguments[1])
+    try:
+        if stage == "enter":
+            enter(order)
+        answer = {"passed": check(order)}
+    except (TestFailedError, OSError, AttributeError) as error:
+        answer = {"failed": str(error)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0 if "passed" in answer else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
