@@ -23,7 +23,7 @@ API_URL = f"https://{network.CONTROL_PLANE}:6443"
 READY_URL = f"{API_URL}/readyz"
 KUBELET_READY_URL = "http://127.0.0.1:10248/healthz"
 PROXY_READY_URL = "http://127.0.0.1:10256/healthz"
-_ETCD_URL = "http://127.0.0.1:2379"
+ETCD_URL = "http://127.0.0.1:2379"
 _CNI_PROGRAMS = "/usr/lib/cni"
 
 
@@ -64,6 +64,9 @@ def control_plane(
             f"--root-ca-file={paths.pki}/apiserver.crt",
             "--use-service-account-credentials",
             "--leader-elect=false",
+            # Each controller fetches its own token first; 20 requests/s would take 4 s for that.
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
             *gate_flags,
             *options.controller_manager_args,
         ],
@@ -84,17 +87,20 @@ def _gate_flags(gates: Mapping[str, bool]) -> list[str]:
 def _etcd(paths: Paths) -> list[str]:
     return [
         f"--data-dir={paths.state}/etcd",
-        f"--listen-client-urls={_ETCD_URL}",
-        f"--advertise-client-urls={_ETCD_URL}",
+        f"--listen-client-urls={ETCD_URL}",
+        f"--advertise-client-urls={ETCD_URL}",
         "--listen-peer-urls=http://127.0.0.1:2380",
         "--unsafe-no-fsync",  # nothing here must survive a power cut
+        # A lone member waits for one election timeout before it leads.
+        "--heartbeat-interval=10",
+        "--election-timeout=100",
         "--log-level=warn",
     ]
 
 
 def _apiserver(paths: Paths) -> list[str]:
     return [
-        f"--etcd-servers={_ETCD_URL}",
+        f"--etcd-servers={ETCD_URL}",
         f"--bind-address={network.CONTROL_PLANE}",
         f"--advertise-address={network.CONTROL_PLANE}",
         "--secure-port=6443",

@@ -44,6 +44,8 @@ def start_programs(
     """Start everything; returns when all nodes are Ready and a pod would be accepted."""
     begin = time.monotonic()
     _start(access, CONTROL_PLANE, ETCD)
+    # An API server that finds no etcd tries again a second later.
+    access.wait(CONTROL_PLANE, ETCD, lambda: _etcd_ready(access), deadline)
     _start(access, CONTROL_PLANE, APISERVER)
     with ThreadPoolExecutor() as pool:
         nodes = [
@@ -57,10 +59,11 @@ def start_programs(
             node.result()
     for name in access.nodes:
         _start(access, name, KUBELET)
-        _start(access, name, PROXY)
     if options.node_authorizer_workaround:
         argv = access.kubectl_argv("apply", "-f", "-")
         run(argv, input=_NODES_READ_CLAIMS, timeout=max(1.0, deadline - time.monotonic()))
+    for name in access.nodes:
+        _start_proxy(access, name, deadline)
     for name in access.nodes:
         wait_for_node(access, name, deadline)
     account = "/api/v1/namespaces/default/serviceaccounts/default"
@@ -73,6 +76,13 @@ def start_node(access: Access, name: str, archives: Sequence[Path], deadline: fl
     """Start a node's programs while the control plane runs."""
     _start_containerd(access, name, archives, deadline)
     _start(access, name, KUBELET)
+    _start_proxy(access, name, deadline)
+
+
+def _start_proxy(access: Access, name: str, deadline: float) -> None:
+    # kube-proxy without its Node object waits for seconds before it looks again.
+    node = f"/api/v1/nodes/{name}"
+    access.wait(name, KUBELET, lambda: access.api_get(node) is not None, deadline)
     _start(access, name, PROXY)
 
 
@@ -87,6 +97,11 @@ def _start_containerd(
     wait_for_containerd(access, name, deadline)
     for archive in archives:
         import_image(access, name, archive)
+
+
+def _etcd_ready(access: Access) -> bool:
+    answer = access.ask(CONTROL_PLANE, op="get", url=f"{components.ETCD_URL}/health")
+    return bool(answer["status"] == _OK)
 
 
 def _api_ready(access: Access) -> bool:
