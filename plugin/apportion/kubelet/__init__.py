@@ -11,7 +11,7 @@ from collections.abc import Callable
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from apportion.kubelet.endpoint import SocketServer, TcpServer, check_protobuf
-from apportion.kubelet.instance import Instance
+from apportion.kubelet.instance import Instance, instance
 from apportion.kubelet.registration import Registration
 from apportion.kubelet.server import Action, ClaimServer, Observer, supported_versions
 
@@ -21,7 +21,7 @@ READINESS = "readiness"
 # would help nobody.
 _ALIVE = ("", LIVENESS)
 
-__all__ = ["LIVENESS", "READINESS", "Kubelet", "supported_versions"]
+__all__ = ["LIVENESS", "READINESS", "Instance", "Kubelet", "instance", "supported_versions"]
 
 
 class Kubelet:

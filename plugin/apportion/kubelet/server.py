@@ -135,7 +135,7 @@ class ClaimServer:
         if outcome is None:
             try:
                 outcome = self._actions[method](ref)
-            except Exception as error:  # noqa: BLE001 -- kubelet gets an entry whatever happens
+            except Exception as error:  # noqa: BLE001 - kubelet gets an entry whatever happens
                 _LOG.exception("%s failed inside", method, extra=_fields(ref))
                 outcome = ClaimOutcome(
                     error=f"{method} of claim {ref} failed inside the plugin: "

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from apportion import slices
+from apportion import log, slices
 from apportion.errors import (
     KubeConflictError,
     KubeError,
@@ -40,26 +40,6 @@ _DROPPED_RETRY_S = 60.0
 # Two programs that each "correct" the other's slices must not load the API server.
 _ROUNDS = 5
 _ROUNDS_S = 30.0
-
-
-class Trouble:
-    """Logs a state of trouble once when it begins or changes, and once when it is over."""
-
-    def __init__(self, subject: str) -> None:
-        self._subject = subject
-        self._known = ""
-
-    def begin(self, state: str, message: str, level: int = logging.WARNING) -> None:
-        """Log `message` unless this `state` is known already."""
-        if state != self._known:
-            _LOG.log(level, "%s: %s", self._subject, message)
-        self._known = state
-
-    def end(self) -> None:
-        """Log that all is well again, if it was not."""
-        if self._known:
-            _LOG.info("%s: all is well again", self._subject)
-        self._known = ""
 
 
 class Publisher:
@@ -99,10 +79,10 @@ class Publisher:
         self._node_uid = ""
         self._retry_dropped_at: float | None = None
         self._rounds: deque[float] = deque(maxlen=_ROUNDS)
-        self._api_trouble = Trouble("slices cannot be published")
-        self._gate_trouble = Trouble("slices are incomplete")
-        self._fight_trouble = Trouble("slices keep being changed")
-        self._watch_trouble = Trouble("slices cannot be watched")
+        self._api_trouble = log.Trouble(_LOG, "slices cannot be published")
+        self._gate_trouble = log.Trouble(_LOG, "slices are incomplete")
+        self._fight_trouble = log.Trouble(_LOG, "slices keep being changed")
+        self._watch_trouble = log.Trouble(_LOG, "slices cannot be watched")
 
     def wake(self) -> None:
         """Look again now: what is desired may have changed."""

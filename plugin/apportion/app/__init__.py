@@ -1,0 +1,222 @@
+"""The daemon: built without side effects, then started, run and stopped in order."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import signal
+from collections.abc import Iterator
+
+from apportion import __version__, kube, slices
+from apportion.app.gpus import Gpus
+from apportion.app.loops import Loops
+from apportion.cdi.files import DriverFinder
+from apportion.cdi.store import CdiStore
+from apportion.config import Config
+from apportion.enforce import Enforcer, registry
+from apportion.errors import ConfigError, StateError, StorageError
+from apportion.inventory.nvml import Nvml
+from apportion.inventory.scan import scan
+from apportion.kubelet import Kubelet, instance
+from apportion.ledger.store import Store, boot_id
+from apportion.metrics import Metrics, ShareSample
+from apportion.model import GpuUuid
+from apportion.prepare import Preparer
+from apportion.publisher import Publisher
+
+_LOG = logging.getLogger(__name__)
+
+# Calls may take this long to end; the DaemonSet gives 30 s before SIGKILL.
+_DRAIN_S = 20.0
+_JOIN_S = 5.0
+# While the driver is away, and for as long as a deleted socket may go unnoticed.
+_RETRY_S = 5.0
+_SOCKETS_S = 2.0
+
+
+class App:
+    """All parts of the plugin, wired; `run` is its life."""
+
+    def __init__(self, config: Config) -> None:
+        """Wire the parts.
+
+        Raises:
+            ConfigError: a setting is missing, or does not fit this machine.
+        """
+        if not config.node_name:
+            raise ConfigError("node_name is not set; the DaemonSet takes it from spec.nodeName")
+        self._config = config
+        self._loops = Loops()
+        self._kube = kube.connect(config.kubeconfig, config.api_timeout_s)
+        self._nvml = Nvml(config.driver_root_mount)
+        self._enforcer: Enforcer = registry.make(config)
+        self._store = Store(config.plugin_dir, boot_id(config.proc), self._enforcer.allowances)
+        self._gpus = Gpus(
+            read=functools.partial(scan, self._nvml, config.sysfs),
+            prove=self._prove,
+            policy=_policy(config),
+            on_change=self._wake,
+        )
+        self._preparer = Preparer(
+            config=config,
+            fetch=self._kube.get_claim,
+            devices=self._gpus.devices,
+            store=self._store,
+            cdi=CdiStore(config.cdi_dir, config.driver_name),
+            enforcer=self._enforcer,
+            driver_files=DriverFinder(config.driver_root_mount, config.driver_root),
+        )
+        self._metrics = Metrics(self._samples)
+        self._publisher = Publisher(
+            self._kube,
+            driver=config.driver_name,
+            node=config.node_name,
+            desired=self._gpus.bodies,
+            on_published=self._on_published,
+            on_error=self._metrics.publish_failed,
+        )
+        self._instance = instance(
+            config.driver_name, config.plugin_dir, config.registry_dir, config.pod_uid
+        )
+        self._kubelet = Kubelet(
+            self._instance,
+            prepare=self._preparer.prepare,
+            unprepare=self._preparer.unprepare,
+            observe=self._metrics.observe,
+            on_status=self._on_status,
+            health_address=config.health_address,
+        )
+        self._registered = self._published = False
+
+    def run(self) -> bool:
+        """Serve until SIGTERM, SIGINT or a failed loop; return whether all went well.
+
+        Raises:
+            FatalError, RetryableError: it could not start; the message says why.
+        """
+        self._catch_signals()
+        self._say_settings()
+        self._instance.acquire()
+        try:
+            self._answer_probes()
+            self._find_gpus()
+            self._serve_kubelet()
+            self._start_loops()
+            self._loops.stopping.wait()
+        finally:
+            self._shut_down()
+        return not self._loops.failed
+
+    def _catch_signals(self) -> None:
+        def stop(number: int, _frame: object) -> None:
+            _LOG.info("stopping", extra={"signal": signal.Signals(number).name})
+            self._loops.stop()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+
+    def _say_settings(self) -> None:
+        settings = dataclasses.asdict(self._config)
+        _LOG.info("apportion %s starts", __version__, extra=dict(sorted(settings.items())))
+
+    def _answer_probes(self) -> None:
+        self._kubelet.start_health()
+        if self._config.metrics_address:
+            self._metrics.serve(self._config.metrics_address)
+
+    def _find_gpus(self) -> None:
+        """Wait until shares can be prepared here, unless nobody else answers kubelet.
+
+        kubelet prefers the plugin that registered last: one that cannot prepare must not take the
+        place of one that can. But without any plugin, pods with shares cannot even end.
+        """
+        while not self._gpus.scan() and self._instance.others_alive():
+            if self._loops.stopping.wait(_RETRY_S):
+                return
+
+    def _serve_kubelet(self) -> None:
+        if not self._loops.stopping.is_set():
+            self._kubelet.serve()
+            self._kubelet.register()
+
+    def _start_loops(self) -> None:
+        config = self._config
+        self._loops.start("publish", self._publisher.run)
+        self._loops.start("watch", self._publisher.watch)
+        self._loops.every("sockets", lambda: _SOCKETS_S, self._kubelet.check)
+        self._loops.every("scan", self._scan_interval, self._scan)
+        self._loops.every("sweep", lambda: config.sweep_interval_s, self._sweep)
+
+    def _shut_down(self) -> None:
+        self._loops.stop()
+        self._kubelet.stop(_DRAIN_S)
+        self._publisher.stop()
+        self._loops.join(_JOIN_S)
+        self._metrics.stop()
+        self._nvml.close()
+        self._instance.release()
+        _LOG.info("stopped; shares and slices stay")
+
+    def _prove(self, uuid: GpuUuid) -> None:
+        self._preparer.ready(uuid)
+
+    def _wake(self) -> None:
+        self._publisher.wake()
+
+    def _scan_interval(self) -> float:
+        interval = self._config.scan_interval_s
+        return interval if self._gpus.usable else min(interval, _RETRY_S)
+
+    def _scan(self) -> None:
+        self._gpus.scan()
+        self._show_readiness()
+
+    def _sweep(self) -> None:
+        self._kubelet.sweep()
+        self._preparer.sweep(self._kube.claim_exists)
+
+    def _on_status(self, registered: bool) -> None:  # noqa: FBT001 - a callback
+        self._registered = registered
+        self._show_readiness()
+
+    def _on_published(self, complete: bool, devices: int) -> None:  # noqa: FBT001 - a callback
+        # Once is enough: an API server that goes away later makes this pod no less ready.
+        self._published |= complete
+        self._metrics.published(devices)
+        self._show_readiness()
+
+    def _show_readiness(self) -> None:
+        ready = self._registered and self._published and self._gpus.usable
+        self._kubelet.set_ready(ready=ready)
+
+    def _samples(self) -> Iterator[ShareSample]:
+        """Read the shares that are prepared now, for a scrape."""
+        for record in self._store.records():
+            if record.boot != self._store.boot:
+                continue
+            for share in record.shares:
+                try:
+                    used: int | None = self._enforcer.usage(share.key).total
+                except (StateError, StorageError):
+                    used = None
+                yield ShareSample(
+                    device=share.device,
+                    uuid=share.uuid,
+                    namespace=record.ref.namespace,
+                    claim=record.ref.name,
+                    pod=",".join(record.pods),
+                    limit=share.capacity.memory,
+                    used=used,
+                )
+
+
+def _policy(config: Config) -> slices.Policy:
+    return slices.Policy(
+        driver=config.driver_name,
+        node=config.node_name,
+        naming=config.device_naming,
+        prefix=config.device_prefix,
+        memory_capacity=config.memory_capacity,
+        cores_min=config.cores_min,
+    )

@@ -1,0 +1,103 @@
+"""What is known of this node's GPUs, and what of it is offered."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from apportion import log, slices
+from apportion.errors import ApportionError, FatalError
+from apportion.model import Device, DeviceName, GpuUuid, Inventory
+
+_LOG = logging.getLogger(__name__)
+
+# A driver that is being replaced is away for some scans; its GPUs are withdrawn after these.
+_PATIENCE = 3
+
+
+class Gpus:
+    """The last good scan. All but `scan` may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        read: Callable[[], Inventory],
+        prove: Callable[[GpuUuid], None],
+        policy: slices.Policy,
+        on_change: Callable[[], None],
+    ) -> None:
+        """Wire it; nothing is read yet.
+
+        Args:
+            read: scans the GPUs.
+            prove: raises unless shares are enforced on this node; tried on one GPU.
+            policy: how GPUs are offered.
+            on_change: told when what is offered has changed.
+        """
+        self._read, self._prove, self._policy = read, prove, policy
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._inventory: Inventory | None = None
+        self._devices: tuple[Device, ...] = ()
+        self._failures = 0
+        self._trouble = log.Trouble(_LOG, "GPUs cannot be shared")
+
+    @property
+    def usable(self) -> bool:
+        """Whether the last scans found this node's GPUs, if any, fit to be shared."""
+        return self._inventory is not None and self._failures < _PATIENCE
+
+    def devices(self) -> Mapping[DeviceName, Device]:
+        """Return what is offered, by name; none before the first good scan."""
+        with self._lock:
+            return {device.name: device for device in self._devices}
+
+    def bodies(self, generation: int) -> list[dict[str, Any]] | None:
+        """Return the slices, or None while nothing is known: then what is published stays."""
+        with self._lock:
+            if self._inventory is None:
+                return None
+            return slices.slices(self._devices, self._policy, generation=generation)
+
+    def scan(self) -> bool:
+        """Look for GPUs; return whether that went well, even if there are none."""
+        try:
+            inventory = self._read()
+            if inventory.gpus:
+                self._prove(inventory.gpus[0].uuid)
+        except ApportionError as error:
+            self._failures += 1
+            level = logging.ERROR if isinstance(error, FatalError) else logging.WARNING
+            self._trouble.begin(str(error), str(error), level)
+            if self._failures == _PATIENCE:
+                _LOG.error(
+                    "no GPU of this node is offered until that is mended; running shares stay"
+                )
+                self._accept(Inventory(()))
+            return False
+        self._failures = 0
+        self._trouble.end()
+        self._accept(inventory)
+        return True
+
+    def _accept(self, inventory: Inventory) -> None:
+        if inventory == self._inventory:
+            return
+        offered = slices.devices(inventory, self._policy)
+        with self._lock:
+            known = set(self._inventory.excluded) if self._inventory else set()
+            self._inventory, self._devices = inventory, offered
+        for excluded in inventory.excluded:
+            if excluded not in known:
+                _LOG.warning(
+                    "a GPU is not offered",
+                    extra={"gpu": excluded.identity, "reason": excluded.reason},
+                )
+        if offered:
+            names = " ".join(device.name for device in offered)
+            _LOG.info("GPUs found", extra={"offered": len(offered), "devices": names})
+        elif not self._failures:
+            _LOG.warning("no GPU to offer on this node; looked for again at each scan")
+        self._on_change()
