@@ -1,0 +1,19 @@
+/* Work inside a container's root file system, whose content is not to be trusted. */
+#ifndef AP_ROOTFS_H
+#define AP_ROOTFS_H
+
+enum outcome {
+    DONE = 0,
+    FAILED = 1,      /* said why on stderr */
+    LEFT_ALONE = 77, /* nothing to do in this image; said so on stderr */
+};
+
+/* In a child process: goes into `rootfs` for good, writes the folders to
+ * /etc/ld.so.conf.d/00-apportion.conf and becomes ldconfig (an open static program), which
+ * rebuilds /etc/ld.so.cache. Returns only if that was not to be. */
+enum outcome refresh_cache(const char *rootfs, int ldconfig, char *const folders[], int count);
+
+/* One line on stderr. */
+__attribute__((format(printf, 1, 2))) void say(const char *format, ...);
+
+#endif
