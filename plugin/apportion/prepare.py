@@ -1,23 +1,61 @@
-"""The path of a claim on its node: resolve, reserve, enforce, CDI, commit; undo in reverse."""
+"""The path of a claim on its node: resolve, reserve, enforce, CDI, commit; undo in reverse.
+
+Order of a Prepare, and what a crash after each step leaves:
+1. the claim's record as `started`: it counts against the GPU; Unprepare, the next Prepare or the
+   sweep takes it away or goes on;
+2. the share folders; 3. the CDI spec: as after 1, since the record says whose they are;
+4. the record as `completed`: all is there, and a repeated Prepare gives the same answer.
+
+Order of an Unprepare: the CDI spec first, so that no container starts with a share that goes away;
+then the share folders; the record last, so that after a crash in between it still says what is left
+to remove, and counts for as long as a limits file may be obeyed.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
+from apportion import claims, names, quantity
+from apportion.cdi import files as driver
+from apportion.cdi import spec
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
 from apportion.enforce import Enforcer
+from apportion.errors import ApportionError, ClaimError, EnforcementError, StateError
+from apportion.ledger.schema import Record, State
 from apportion.ledger.store import Store
-from apportion.model import ClaimOutcome, ClaimRef, Device, DeviceName, DriverFiles, GpuUuid
+from apportion.model import (
+    Capacity,
+    ClaimOutcome,
+    ClaimRef,
+    ClaimUid,
+    Device,
+    DeviceName,
+    DriverFiles,
+    Edits,
+    GpuUuid,
+    PreparedDevice,
+    ResolvedClaim,
+    Share,
+    ShareKey,
+)
+
+_LOG = logging.getLogger("apportion.prepare")
 
 
 class Preparer:
     """Prepares and unprepares claims; safe to call from many threads.
 
+    Calls for one claim wait for each other, also across two plugins that overlap in a rolling
+    update; calls for different claims do not, but for the moment of the proof.
+
     Args:
-        config: the settings; `driver_name` and `node_name` (the pool) are used here.
+        config: the settings: driver name, node name (the pool), least cores, driver root.
         fetch: reads a ResourceClaim from the API server by namespace and name.
         devices: what is published now, by name.
         store: the claims on disk.
@@ -40,6 +78,14 @@ class Preparer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
+        self._fetch = fetch
+        self._devices = devices
+        self._store = store
+        self._cdi = cdi
+        self._enforcer = enforcer
+        self._driver_files = driver_files
+        self._clock = clock
+        self._static: tuple[DriverFiles, str, dict[str, Any]] | None = None
 
     def ready(self, uuid: GpuUuid) -> None:
         """Prove before anything is published that shares can be prepared on this node.
@@ -51,20 +97,282 @@ class Preparer:
             EnforcementError: the driver's files are missing, or shares would not be enforced.
             StorageError: libraries or spec could not be written.
         """
-        raise AssertionError("being written")
+        self._ready(uuid)
 
     def prepare(self, ref: ClaimRef) -> ClaimOutcome:
-        """Prepare one claim; the outcome has its devices or says what went wrong."""
-        raise AssertionError("being written")
+        """Prepare one claim; the outcome has its devices or says what went wrong.
+
+        Whatever went wrong, nothing is left of what this call did.
+        """
+        began = self._clock()
+        try:
+            _refuse_odd(ref)
+            with self._store.claim_lock(ref.uid):
+                record = self._prepare(self._resolve(ref))
+        except ApportionError as error:
+            return _refused("prepare", ref, error)
+        except Exception as error:  # noqa: BLE001 - our fault in one claim must not fail others
+            return _broken("prepare", ref, error)
+        self._log_prepared(record, began)
+        return ClaimOutcome(devices=record.devices)
 
     def unprepare(self, ref: ClaimRef) -> ClaimOutcome:
-        """Remove all that belongs to the claim; an unknown claim is success."""
-        raise AssertionError("being written")
+        """Remove all that belongs to the claim; an unknown claim is success.
+
+        Processes that still run do not keep a share: kubelet says that its pods are gone.
+        """
+        began = self._clock()
+        try:
+            _refuse_odd(ref)
+            with self._store.claim_lock(ref.uid):
+                keys = self._remove(ref.uid)
+        except ApportionError as error:
+            return _refused("unprepare", ref, error)
+        except Exception as error:  # noqa: BLE001 - as above
+            return _broken("unprepare", ref, error)
+        _LOG.info(
+            "unprepared" if keys else "nothing to unprepare",
+            extra={
+                "claim": str(ref),
+                "uid": ref.uid,
+                "shares": ",".join(keys),
+                "ms": self._ms(began),
+            },
+        )
+        return ClaimOutcome()
 
     def sweep(self, exists: Callable[[ClaimRef], bool | None]) -> None:
         """Remove what belongs to no claim, and never what a process uses.
 
+        Goes: claims that the API server does not have, all that is from before the last boot, CDI
+        specs and share folders without a record, temporary files of dead plugins, unused
+        libraries. Claims that a call is working on are left alone, and so is one that fails to go:
+        it is reported and tried again. Call it once with `lambda _ref: None` before kubelet does.
+
         Args:
             exists: whether the API server has this claim, by name and UID; None: unknown, keep.
         """
-        raise AssertionError("being written")
+        try:
+            for record in self._store.records():
+                if record.boot != self._store.boot or exists(record.ref) is False:
+                    self._guarded(record.ref.uid, partial(self._sweep_record, record))
+            for uid in sorted(self._strays()):
+                self._guarded(uid, partial(self._sweep_stray, uid))
+            self._store.sweep()
+            self._cdi.sweep()
+            self._enforcer.sweep(frozenset(record.library for record in self._store.records()))
+        except ApportionError as error:
+            _LOG.warning("sweep failed, tried again later: %s", error)
+
+    def _ready(self, uuid: GpuUuid) -> tuple[DriverFiles, str]:
+        found = self._driver_files()
+        self._enforcer.check(found, uuid)
+        build = self._enforcer.build
+        static = self._static
+        if static is None or static[0] is not found or static[1] != build:
+            edits = self._enforcer.driver_edits(found)
+            static = (found, build, spec.driver_spec(self._config.driver_name, found, edits))
+            self._static = static
+        self._cdi.write_driver(static[2])
+        return found, build
+
+    def _resolve(self, ref: ClaimRef) -> ResolvedClaim:
+        return claims.resolve(
+            self._fetch(ref),
+            ref,
+            driver=self._config.driver_name,
+            pool=self._config.node_name,
+            devices=self._devices(),
+            cores_min=self._config.cores_min,
+        )
+
+    def _prepare(self, claim: ResolvedClaim) -> Record:
+        uid = claim.ref.uid
+        found, build = self._ready(claim.shares[0].uuid)
+        edits = [(share.key, self._share_edits(share, found)) for share in claim.shares]
+        record = self._current(claim)
+        # A record that was never completed was never answered: no container has its shares.
+        unanswered = record is not None and record.state is State.STARTED
+        with ExitStack() as undo:
+            if record is None or unanswered:
+                undo.callback(self._undo, claim.ref, partial(self._store.remove, uid))
+            if record is None:
+                record = self._store.begin(claim, self._capacities(), build)
+            for share in claim.shares:
+                if self._enforcer.prepare(share) or unanswered:
+                    undo.callback(self._undo, claim.ref, partial(self._enforcer.remove, share.key))
+            if record.state is State.STARTED:
+                undo.callback(self._undo, claim.ref, partial(self._cdi.remove_claim, uid))
+            self._cdi.write_claim(uid, spec.claim_spec(self._config.driver_name, edits))
+            record = self._committed(record, claim, build)
+            undo.pop_all()
+        return record
+
+    def _current(self, claim: ResolvedClaim) -> Record | None:
+        """Return the record to go on with; what another allocation or boot left is removed."""
+        record = self._store.get(claim.ref.uid)
+        if record is None:
+            return None
+        same_boot = record.boot == self._store.boot
+        if same_boot and record.shares == claim.shares:
+            return record
+        busy = [share.key for share in record.shares if self._enforcer.in_use(share.key)]
+        if busy:
+            raise ClaimError(
+                f"it was allocated anew while processes still use its old share {busy[0]}; "
+                "delete the pods that used it before"
+            )
+        self._remove(claim.ref.uid)
+        _LOG.info(
+            "removed what the claim had %s",
+            "by another allocation" if same_boot else "before the node booted",
+            extra={"claim": str(claim.ref), "uid": claim.ref.uid},
+        )
+        return None
+
+    def _capacities(self) -> dict[GpuUuid, Capacity]:
+        return {device.gpu.uuid: device.capacity for device in self._devices().values()}
+
+    def _share_edits(self, share: Share, found: DriverFiles) -> Edits:
+        node = driver.gpu_node(found, self._devices()[share.device].gpu.minor)
+        seen = driver.seen(node.host_path, self._config.driver_root_mount, self._config.driver_root)
+        if not seen.exists():
+            raise EnforcementError(
+                f"the device node {node.host_path} of GPU {share.uuid} is missing; "
+                "run nvidia-smi or nvidia-modprobe on the node once, or restart the driver's pod"
+            )
+        return Edits(nodes=(node,)) + self._enforcer.share_edits(share)
+
+    def _committed(self, record: Record, claim: ResolvedClaim, build: str) -> Record:
+        """Return the record as completed, written unless it says all this already."""
+        common = spec.driver_id(self._config.driver_name)
+        devices = tuple(
+            PreparedDevice(
+                # Kubelet matches the request, whichever of its alternatives was taken.
+                requests=(share.request.partition("/")[0],),
+                pool=share.pool,
+                device=share.device,
+                cdi_ids=(spec.share_id(self._config.driver_name, share.key), common),
+                share_id=share.share_id,
+            )
+            for share in claim.shares
+        )
+        wanted = record.completed(pods=claim.pods, library=build, devices=devices)
+        if wanted != record:
+            self._store.commit(wanted)
+        return wanted
+
+    def _remove(self, uid: ClaimUid) -> tuple[ShareKey, ...]:
+        """Remove all that the claim has; return the keys of its shares."""
+        try:
+            record = self._store.get(uid)
+        except StateError:
+            # Of a newer plugin: the names of its folders say enough to remove them.
+            record = None
+        if record is not None:
+            keys = tuple(share.key for share in record.shares)
+        else:
+            keys = tuple(key for key in self._enforcer.share_keys() if _claim_of(key) == uid)
+        self._cdi.remove_claim(uid)
+        for key in keys:
+            self._enforcer.remove(key)
+        if record is not None or self._store.knows(uid):
+            self._store.remove(uid)
+        return keys
+
+    def _strays(self) -> set[ClaimUid]:
+        """Return claims that have something here and no record that can be read."""
+        readable = {record.ref.uid for record in self._store.records()}
+        shares = {_claim_of(key) for key in self._enforcer.share_keys()}
+        found = self._store.uids() | self._cdi.claims() | shares
+        return {uid for uid in found - readable if names.is_uid(uid)}
+
+    def _sweep_record(self, seen: Record) -> None:
+        uid = seen.ref.uid
+        if self._store.get(uid) != seen:
+            return
+        if any(self._enforcer.in_use(share.key) for share in seen.shares):
+            _LOG.info(
+                "claim is gone and processes still use its share; kept until they end",
+                extra={"claim": str(seen.ref), "uid": uid},
+            )
+            return
+        self._remove(uid)
+        _LOG.info("removed a claim that is gone", extra={"claim": str(seen.ref), "uid": uid})
+
+    def _sweep_stray(self, uid: ClaimUid) -> None:
+        # Reading it moves a damaged record aside; whose file it was is not known, so its claim may
+        # be running: all of it stays until kubelet prepares or unprepares it.
+        if self._store.get(uid) is not None or uid in self._store.uids():
+            return
+        keys = [key for key in self._enforcer.share_keys() if _claim_of(key) == uid]
+        if any(self._enforcer.in_use(key) for key in keys):
+            return
+        self._remove(uid)
+        _LOG.info("removed files that belong to no claim", extra={"uid": uid})
+
+    def _guarded(self, uid: ClaimUid, step: Callable[[], None]) -> None:
+        """Do a step of the sweep unless a call works on the claim; report what fails, go on."""
+        try:
+            with self._store.claim_lock(uid, wait=False) as held:
+                if held:
+                    step()
+        except ApportionError as error:
+            _LOG.warning("sweep failed, tried again later: %s", error, extra={"uid": uid})
+
+    def _undo(self, ref: ClaimRef, step: Callable[[], None]) -> None:
+        """Undo one step; one that fails is reported and the others are undone all the same."""
+        try:
+            step()
+        except ApportionError as error:
+            _LOG.error(
+                "could not undo a failed prepare, the sweep tries again: %s",
+                error,
+                extra={"claim": str(ref), "uid": ref.uid},
+            )
+
+    def _log_prepared(self, record: Record, began: float) -> None:
+        for share in record.shares:
+            _LOG.info(
+                "prepared",
+                extra={
+                    "claim": str(record.ref),
+                    "uid": record.ref.uid,
+                    "pod": ",".join(record.pods),
+                    "request": share.request,
+                    "device": share.device,
+                    "uuid": share.uuid,
+                    "memory": share.capacity.memory,
+                    "memory_mib": quantity.mib(share.capacity.memory),
+                    "cores": share.capacity.cores,
+                    "share": share.key,
+                    "ms": self._ms(began),
+                },
+            )
+
+    def _ms(self, began: float) -> float:
+        return round((self._clock() - began) * 1000, 2)
+
+
+def _refuse_odd(ref: ClaimRef) -> None:
+    if not names.is_uid(ref.uid):
+        raise ClaimError(f"its UID {ref.uid[:64]!r} cannot name a file; is this kubelet speaking?")
+
+
+def _claim_of(key: ShareKey) -> ClaimUid:
+    return ClaimUid(key.rpartition("-")[0])
+
+
+def _refused(action: str, ref: ClaimRef, error: ApportionError) -> ClaimOutcome:
+    text = str(error)
+    said = text if text.startswith(f"claim {ref}") else f"claim {ref}: {text}"
+    _LOG.warning("cannot %s %s", action, said, extra={"claim": str(ref), "uid": ref.uid})
+    return ClaimOutcome(error=f"cannot {action} {said}")
+
+
+def _broken(action: str, ref: ClaimRef, error: Exception) -> ClaimOutcome:
+    _LOG.exception("cannot %s claim %s", action, ref, extra={"uid": ref.uid})
+    return ClaimOutcome(
+        error=f"cannot {action} claim {ref}: {type(error).__name__}: {error}; this is a fault of "
+        "the plugin, its log has the details"
+    )

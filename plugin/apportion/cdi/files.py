@@ -7,7 +7,6 @@ of nvidia-container-toolkit and libnvidia-container, and the README of driver 58
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 import threading
@@ -99,6 +98,16 @@ def gpu_node(found: DriverFiles, minor: int) -> DeviceNode:
     return DeviceNode(f"/dev/{name}", str(PurePosixPath(control.host_path).with_name(name)))
 
 
+def seen(host_path: str, root_mount: Path, root: Path, dev: Path = Path("/dev")) -> Path:
+    """Return where this process sees a file of the driver; arguments as find_driver_files."""
+    path = PurePosixPath(host_path)
+    if path.is_relative_to(root) and root != Path("/"):
+        return root_mount / path.relative_to(root)
+    if path.is_relative_to("/dev") and not (root_mount / "dev" / _CONTROL).exists():
+        return dev / path.relative_to("/dev")
+    return root_mount / path.relative_to("/")
+
+
 class DriverFinder:
     """Finds the driver's files anew only when the driver or its device nodes changed.
 
@@ -122,27 +131,15 @@ class DriverFinder:
             self._last = (self._signs(found), found)
             return found
 
-    def node_path(self, node: DeviceNode) -> Path:
-        """Return where this process sees a device node."""
-        return self._seen(node.host_path)
-
     def _signs(self, found: DriverFiles) -> object:
         """Return what changes when a driver is installed, removed or updated."""
-        root_mount, _root, dev = self._where
+        root_mount, root, dev = self._where
         return (
             _sign(root_mount / found.libdir.lstrip("/")),
-            _sign(self._seen(found.cuda)),
-            _sign(self._seen(found.nvml)),
-            *(_sign(root_mount / folder) for folder in _PROGRAM_DIRS[:1]),
+            _sign(root_mount / _PROGRAM_DIRS[0]),
+            *(_sign(seen(path, root_mount, root)) for path in (found.cuda, found.nvml)),
             *(_exists(folder / name) for folder in (root_mount / "dev", dev) for name in _NODES),
         )
-
-    def _seen(self, host_path: str) -> Path:
-        root_mount, root, dev = self._where
-        path = PurePosixPath(host_path)
-        if path.is_relative_to("/dev"):
-            return dev / path.relative_to("/dev")
-        return root_mount / path.relative_to(root)
 
 
 class _Tree:
@@ -167,7 +164,7 @@ class _Tree:
                 continue
             here = self._mount.joinpath(*done, part)
             try:
-                target = os.readlink(here) if here.is_symlink() else None
+                target = str(here.readlink()) if here.is_symlink() else None
             except OSError:
                 return None
             if target is None:
@@ -185,7 +182,7 @@ class _Tree:
         if real is None:
             return []
         try:
-            return sorted(os.listdir(self._mount / real))
+            return sorted(path.name for path in (self._mount / real).iterdir())
         except OSError:
             return []
 

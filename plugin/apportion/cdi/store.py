@@ -25,7 +25,7 @@ class CdiStore:
         self.folder = folder
         self._driver = driver
         self._mutex = threading.Lock()
-        self._written: tuple[bytes, object] | None = None
+        self._written: tuple[Mapping[str, Any], object] | None = None
 
     def write_claim(self, uid: ClaimUid, spec: Mapping[str, Any]) -> None:
         """Write the claim's spec over what is there.
@@ -40,20 +40,21 @@ class CdiStore:
         """Write the static spec unless exactly this one lies there.
 
         Runtimes read all specs again at every write, so nothing is written in vain; when nothing
-        touched the file since the last look it costs one stat.
+        touched the file since the last look, and `spec` is the same object, it costs one stat.
 
         Raises:
             StorageError: it cannot be read or written.
         """
         path = self.driver_path()
-        data = _encode(spec)
         with self._mutex:
-            if self._written is not None and self._written == (data, _fingerprint(path)):
+            last = self._written
+            if last is not None and last[0] is spec and last[1] == _fingerprint(path):
                 return
+            data = _encode(spec)
             if files.read(path) != data:
                 files.make_folder(self.folder)
                 files.write(path, data)
-            self._written = (data, _fingerprint(path))
+            self._written = (spec, _fingerprint(path))
 
     def remove_claim(self, uid: ClaimUid) -> None:
         """Remove the claim's spec; none there is success. Raises StorageError."""
@@ -84,7 +85,7 @@ class CdiStore:
 
 
 def _encode(spec: Mapping[str, Any]) -> bytes:
-    return json.dumps(spec, indent=1).encode() + b"\n"
+    return json.dumps(spec, separators=(",", ":")).encode() + b"\n"
 
 
 def _fingerprint(path: Path) -> object:

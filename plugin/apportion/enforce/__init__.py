@@ -47,7 +47,7 @@ class Enforcer(Protocol):
     def in_use(self, key: ShareKey) -> bool:
         """Return whether a process holds the share now."""
 
-    def keys(self) -> tuple[ShareKey, ...]:
+    def share_keys(self) -> tuple[ShareKey, ...]:
         """Return all shares that have something here, half-made ones included, sorted."""
 
     def allowances(self) -> tuple[Allowance, ...]:

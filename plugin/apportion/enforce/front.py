@@ -130,9 +130,9 @@ class FrontEnforcer:
         """Return whether a live process holds the share's ledger."""
         return self._shares.in_use(key)
 
-    def keys(self) -> tuple[ShareKey, ...]:
+    def share_keys(self) -> tuple[ShareKey, ...]:
         """Return all shares with a folder here."""
-        return self._shares.keys()
+        return self._shares.share_keys()
 
     def allowances(self) -> tuple[Allowance, ...]:
         """Return what the limits files allow."""

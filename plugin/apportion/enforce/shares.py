@@ -95,7 +95,7 @@ class Shares:
         finally:
             os.close(fd)
 
-    def keys(self) -> tuple[ShareKey, ...]:
+    def share_keys(self) -> tuple[ShareKey, ...]:
         """Return all shares with a folder, half-made ones too, sorted. Raises StorageError."""
         return tuple(
             sorted(

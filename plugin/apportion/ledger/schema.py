@@ -11,7 +11,7 @@ import enum
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apportion import names
@@ -70,6 +70,12 @@ class Record:
     shares: tuple[Share, ...]
     devices: tuple[PreparedDevice, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def completed(
+        self, *, pods: tuple[str, ...], library: str, devices: tuple[PreparedDevice, ...]
+    ) -> Record:
+        """Return this record as completed, with what holds now."""
+        return replace(self, state=State.COMPLETED, pods=pods, library=library, devices=devices)
 
 
 def dump(record: Record) -> bytes:

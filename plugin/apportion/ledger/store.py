@@ -14,11 +14,10 @@ nothing.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -31,7 +30,6 @@ from apportion.model import (
     Capacity,
     ClaimUid,
     GpuUuid,
-    PreparedDevice,
     ResolvedClaim,
 )
 
@@ -147,11 +145,9 @@ class Store:
             files.sync_folder(self._claims)
         return record
 
-    def commit(self, record: Record, devices: Sequence[PreparedDevice]) -> Record:
-        """Write the record as completed, with what kubelet is told. Raises StorageError."""
-        done = dataclasses.replace(record, state=State.COMPLETED, devices=tuple(devices))
-        files.write(self._path(record.ref.uid), schema.dump(done), _MODE)
-        return done
+    def commit(self, record: Record) -> None:
+        """Write a completed record; what it holds was proven by `begin`. Raises StorageError."""
+        files.write(self._path(record.ref.uid), schema.dump(record), _MODE)
 
     def remove(self, uid: ClaimUid) -> None:
         """Forget the claim; unknown is success. Raises StorageError."""
