@@ -37,3 +37,7 @@ DEBIAN_PACKAGES: Mapping[str, str] = {
     "openssl": "openssl",
     "runc": "runc",
 }
+
+# Packages of the images that stand for Docker's python:3.11-slim-bookworm, and of its builder.
+PYTHON_PACKAGES = ("ca-certificates", "python3")
+BUILDER_PACKAGES = ("gcc", "libc6-dev", "make", "python3-pip", "python3-venv")
