@@ -114,7 +114,7 @@ class _Field:
         """Refuse an object with any other key: a misspelt limit must not be a missing one."""
         for key in sorted(set(self.mapping()) - set(keys)):
             raise ClaimError(
-                f"{self.get(key[:_MAX_SHOWN]).path} is an unknown {what}; "
+                f"{self.path}.{_plain(key)} is an unknown {what}; "
                 f"known here: {', '.join(sorted(keys))}"
             )
 
@@ -133,6 +133,11 @@ class _Field:
         )
 
 
+def _plain(text: str) -> str:
+    """Return what somebody wrote as one short line."""
+    return repr(text[:_MAX_SHOWN])[1:-1]
+
+
 def _resolve(claim: _Field, ref: ClaimRef, offer: _Offer) -> ResolvedClaim:
     allocation = _allocation(claim, ref).get("devices")
     configs = _configs(allocation.get("config"), offer.driver)
@@ -143,7 +148,7 @@ def _resolve(claim: _Field, ref: ClaimRef, offer: _Offer) -> ResolvedClaim:
         if result.get("driver").text() == offer.driver
     ]
     if not ours:
-        drivers = ", ".join(sorted({r.get("driver").text() for r in results})) or "none"
+        drivers = ", ".join(sorted({_plain(r.get("driver").text()) for r in results})) or "none"
         raise ClaimError(
             f"no device of driver {offer.driver} in its allocation (drivers there: {drivers}); "
             "nothing is to be prepared here: look at the DeviceClass of its requests"
