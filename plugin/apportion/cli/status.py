@@ -1,0 +1,191 @@
+"""`apportion status`: cards and shares, who holds what, limit and use.
+
+On a node it reads the plugin's own files and NVML, so it works while API server or plugin are
+down. With --cluster it asks the API server, which knows all nodes and no use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from apportion import config, files, kube, slices
+from apportion.cli import render, view
+from apportion.config import Config
+from apportion.enforce import Enforcer, registry
+from apportion.errors import ApportionError, ConfigError, KubeForbiddenError, NvmlError
+from apportion.inventory.nvml import Nvml
+from apportion.inventory.scan import scan
+from apportion.ledger.schema import Record
+from apportion.ledger.store import Store, boot_id
+from apportion.model import Allowance, Device, ShareKey, Usage
+
+_INCOMPLETE = 1
+_USAGE = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --cluster, --output and the settings."""
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="all nodes, by the API server; needs the right to list resourceslices and "
+        "resourceclaims",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "wide", "json"),
+        default="table",
+        help="wide: more columns; json: as docs/status.md describes (default: table)",
+    )
+    config.add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it; return 0, 1 when something could not be read, 2 for bad settings."""
+    try:
+        settings = config.load(vars(args))
+    except ConfigError as error:
+        print(f"apportion status: {error}", file=sys.stderr)
+        return _USAGE
+    found = of_cluster(settings) if args.cluster else of_node(settings)
+    if args.output == "json":
+        print(render.as_json(found), end="")
+    else:
+        print(render.table(found, wide=args.output == "wide"), end="", flush=True)
+        for problem in found.problems:
+            print(f"! {problem}", file=sys.stderr)
+    return 0 if found.complete else _INCOMPLETE
+
+
+@dataclass(slots=True)
+class _Readings:
+    """What of a node could be read, and what could not."""
+
+    devices: tuple[Device, ...] = ()
+    used: dict[str, int] = field(default_factory=dict)
+    boot: str = ""
+    records: tuple[Record, ...] = ()
+    allowances: tuple[Allowance, ...] = ()
+    usages: dict[ShareKey, Usage] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def of_node(settings: Config) -> view.View:
+    """Return what this node's files and its NVML say; problems say what could not be read."""
+    found = _Readings()
+    _ask_nvml(settings, found)
+    try:
+        _read_files(settings, found)
+    except ApportionError as error:
+        found.failures.append(str(error))
+    shown = view.of_node(
+        settings.driver_name,
+        settings.node_name or platform.node(),
+        boot=found.boot,
+        records=found.records,
+        devices=found.devices,
+        allowances=found.allowances,
+        usages=found.usages,
+        used=found.used,
+    )
+    return dataclasses.replace(
+        shown,
+        problems=(*found.failures, *shown.problems, *found.notes),
+        complete=not found.failures,
+    )
+
+
+def of_cluster(settings: Config, environ: Mapping[str, str] | None = None) -> view.View:
+    """Return what the API server says of all nodes.
+
+    Raises:
+        ConfigError: no way to an API server.
+        KubeError: it does not answer or does not permit it.
+    """
+    api = kube.connect(_kubeconfig(settings, environ or os.environ), settings.api_timeout_s)
+    driver = settings.driver_name
+    try:
+        found = view.of_cluster(driver, api.list_slices(driver).items, api.list_claims())
+    except KubeForbiddenError as error:
+        raise KubeForbiddenError(
+            f"{error}; --cluster lists resourceslices and all resourceclaims: call it with an "
+            "account that may, such as an administrator's kubeconfig",
+            error.status,
+        ) from error
+    if found.cards:
+        return found
+    problem = (
+        f"no slice of driver {driver}: is the DaemonSet running? Another driver: --driver-name"
+    )
+    return dataclasses.replace(found, problems=(problem, *found.problems))
+
+
+def _kubeconfig(settings: Config, environ: Mapping[str, str]) -> str:
+    """Return the file to use, as kubectl does; empty in a pod: its ServiceAccount."""
+    if settings.kubeconfig or (
+        "KUBECONFIG" not in environ and "KUBERNETES_SERVICE_HOST" in environ
+    ):
+        return settings.kubeconfig
+    return environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+
+def _ask_nvml(settings: Config, found: _Readings) -> None:
+    policy = slices.Policy(
+        driver=settings.driver_name,
+        node=settings.node_name,
+        naming=settings.device_naming,
+        prefix=settings.device_prefix,
+        memory_capacity=settings.memory_capacity,
+    )
+    nvml = Nvml(settings.driver_root_mount)
+    try:
+        inventory = scan(nvml, settings.sysfs)
+        found.devices = slices.devices(inventory, policy)
+        found.notes += [
+            f"GPU {gpu.identity} is not shared: {gpu.reason}" for gpu in inventory.excluded
+        ]
+        for device in found.devices:
+            found.used[device.gpu.uuid] = nvml.used_memory(device.gpu.uuid)
+    except NvmlError as error:
+        found.failures.append(str(error))
+    finally:
+        nvml.close()
+
+
+def _read_files(settings: Config, found: _Readings) -> None:
+    if not files.listing(settings.plugin_dir):
+        found.failures.append(
+            f"no plugin has run here: there is no {settings.plugin_dir}. Ask the plugin of a node, "
+            "kubectl exec -n apportion-system ds/apportion-plugin -- apportion status; or the "
+            "cluster, with --cluster; or set --driver-name"
+        )
+        return
+    enforcer = registry.make(settings)
+    found.boot = boot_id(settings.proc)
+    store = Store(settings.plugin_dir, found.boot, enforcer.allowances)
+    found.records = store.records()
+    unread = store.uids() - {record.ref.uid for record in found.records}
+    found.failures += [
+        f"the record of claim UID {uid} in {settings.plugin_dir}/claims cannot be read; the "
+        "plugin's log says why"
+        for uid in sorted(unread)
+    ]
+    found.allowances = enforcer.allowances()
+    _read_ledgers(enforcer, found)
+
+
+def _read_ledgers(enforcer: Enforcer, found: _Readings) -> None:
+    for allowance in found.allowances:
+        try:
+            found.usages[allowance.key] = enforcer.usage(allowance.key)
+        except ApportionError as error:
+            found.failures.append(str(error))

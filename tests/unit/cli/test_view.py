@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from typing import Any
+
+from apportion import slices
+from apportion.cli import view
+from apportion.ledger.schema import Record, State
+from apportion.model import (
+    Allowance,
+    Capacity,
+    ClaimRef,
+    ClaimUid,
+    Inventory,
+    Share,
+    ShareKey,
+    Usage,
+)
+
+from tests.fakes import samples
+
+BOOT = "boot-2"
+USAGE = Usage(total=700 * samples.MIB, held=600 * samples.MIB, processes=2, peak=900, denied=3)
+
+
+def _record(
+    name: str, *, boot: str = BOOT, state: State = State.COMPLETED, card: int = 0
+) -> Record:
+    uid = ClaimUid(f"uid-{name}")
+    device = samples.device(card)
+    share = Share(
+        key=ShareKey(f"{uid}-0"),
+        request="gpu",
+        pool=samples.NODE,
+        device=device.name,
+        share_id=f"share-{name}",
+        uuid=device.gpu.uuid,
+        capacity=Capacity(cores=30, memory=4 * samples.GIB),
+    )
+    return Record(boot, state, ClaimRef(uid, "team", name), (f"pod-{name}",), "build", (share,))
+
+
+def _limits(*records: Record) -> tuple[Allowance, ...]:
+    return tuple(
+        Allowance(share.key, share.uuid, share.capacity)
+        for record in records
+        for share in record.shares
+    )
+
+
+def _node(*records: Record, **changes: Any) -> view.View:
+    given: dict[str, Any] = {
+        "boot": BOOT,
+        "records": records,
+        "devices": tuple(samples.devices().values()),
+        "allowances": _limits(*records),
+        "usages": {},
+        "used": {},
+    }
+    return view.of_node(samples.DRIVER, samples.NODE, **(given | changes))
+
+
+def test_a_node_without_claims_shows_its_cards() -> None:
+    shown = _node(used={samples.gpu(1).uuid: 5})
+    assert [(c.device, c.product, c.used, c.memory_given) for c in shown.cards] == [
+        ("gpu-0000-3b-00-0", "Tesla T4", None, 0),
+        ("gpu-0000-3c-00-0", "Tesla T4", 5, 0),
+    ]
+    assert shown.shares == ()
+    assert shown.complete
+    assert shown.problems == ()
+
+
+def test_shares_come_under_their_cards_sorted_by_claim() -> None:
+    b, a, other = _record("b"), _record("a"), _record("c", card=1)
+    shown = _node(b, a, other, usages={a.shares[0].key: USAGE})
+    assert [(s.device, s.claim) for s in shown.shares] == [
+        ("gpu-0000-3b-00-0", "a"),
+        ("gpu-0000-3b-00-0", "b"),
+        ("gpu-0000-3c-00-0", "c"),
+    ]
+    first = shown.shares[0]
+    assert (first.node, first.uuid, first.namespace) == (samples.NODE, samples.gpu(0).uuid, "team")
+    assert (first.pods, first.share_id, first.state) == (("pod-a",), "share-a", view.PREPARED)
+    assert (first.used, first.peak, first.refused, first.processes) == (USAGE.held, 900, 3, 2)
+    assert (shown.cards[0].memory_given, shown.cards[0].cores_given) == (8 * samples.GIB, 60)
+    second = shown.shares[1]
+    assert (second.used, second.peak, second.refused, second.processes) == (None,) * 4
+
+
+def test_a_claim_in_the_making_counts_and_one_of_another_boot_does_not() -> None:
+    shown = _node(_record("a", state=State.STARTED), _record("b", boot="boot-1"))
+    assert [share.state for share in shown.shares] == [view.PREPARING, view.BEFORE_REBOOT]
+    assert (shown.cards[0].memory_given, shown.cards[0].cores_given) == (4 * samples.GIB, 30)
+
+
+def test_a_share_without_limits_is_a_problem() -> None:
+    shown = _node(_record("a"), allowances=())
+    assert shown.shares[0].state == view.NO_LIMITS
+    (problem,) = shown.problems
+    assert problem.startswith("team/a has no limits in force")
+
+
+def test_limits_without_a_claim_are_named() -> None:
+    shown = _node(allowances=_limits(_record("gone")))
+    (problem,) = shown.problems
+    assert problem.startswith("share uid-gone-0 belongs to no prepared claim")
+
+
+def test_without_nvml_cards_are_known_by_their_shares() -> None:
+    shown = _node(_record("a"), devices=())
+    (card,) = shown.cards
+    assert (card.device, card.uuid) == ("gpu-0000-3b-00-0", samples.gpu(0).uuid)
+    assert (card.product, card.memory, card.cores) == ("", None, None)
+
+
+def _slices(generation: int = 1, count: int = 2, name: str = "s") -> list[dict[str, Any]]:
+    policy = slices.Policy(driver=samples.DRIVER, node=samples.NODE)
+    inventory = Inventory(tuple(samples.gpu(n) for n in range(count)))
+    made = slices.slices(slices.devices(inventory, policy), policy, generation=generation)
+    return [item | {"metadata": {"name": name}} for item in made]
+
+
+def test_the_cluster_shows_what_was_allocated() -> None:
+    shown = view.of_cluster(samples.DRIVER, _slices(), [samples.claim()])
+    assert [card.device for card in shown.cards] == ["gpu-0000-3b-00-0", "gpu-0000-3c-00-0"]
+    card = shown.cards[0]
+    assert (card.node, card.uuid, card.product) == (samples.NODE, samples.gpu(0).uuid, "Tesla T4")
+    assert (card.memory, card.cores, card.pci) == (14917 * samples.MIB, 100, "0000:3b:00.0")
+    (share,) = card.shares
+    assert (share.namespace, share.claim, share.uuid) == ("test-dra", "single-gpu-0", card.uuid)
+    assert (share.memory, share.cores, share.pods) == (4 * samples.GIB, 30, ("pod-0",))
+    assert (share.state, share.share_id) == (view.RESERVED, samples.SHARE_ID)
+    assert shown.problems == ()
+
+
+def test_a_claim_that_no_pod_uses_is_allocated_only() -> None:
+    shown = view.of_cluster(samples.DRIVER, _slices(), [samples.claim(pods=())])
+    assert shown.shares[0].state == view.ALLOCATED
+
+
+def test_other_drivers_and_pending_claims_are_left_out() -> None:
+    pending = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {}}
+    foreign = samples.claim(samples.result(driver="gpu.example.com"))
+    assert view.of_cluster(samples.DRIVER, _slices(), [pending, foreign]).shares == ()
+
+
+def test_old_generations_of_a_pool_are_left_out() -> None:
+    both = _slices(generation=1, count=2, name="a") + _slices(generation=2, count=1, name="b")
+    assert len(view.of_cluster(samples.DRIVER, both, []).cards) == 1
+
+
+def test_a_claim_without_amounts_is_a_problem() -> None:
+    claim = samples.claim(samples.result(consumedCapacity=None))
+    shown = view.of_cluster(samples.DRIVER, _slices(), [claim])
+    assert (shown.shares[0].memory, shown.shares[0].cores) == (None, None)
+    (problem,) = shown.problems
+    assert "DRAConsumableCapacity" in problem
+
+
+def test_a_device_that_is_not_published_is_a_problem_and_still_shown() -> None:
+    shown = view.of_cluster(samples.DRIVER, [], [samples.claim()])
+    (card,) = shown.cards
+    assert (card.device, card.shares[0].claim) == ("gpu-0000-3b-00-0", "single-gpu-0")
+    (problem,) = shown.problems
+    assert "is not published" in problem
+
+
+def test_a_broken_slice_shows_what_it_has() -> None:
+    (item,) = _slices(count=1)
+    item["spec"]["devices"] = [{"name": "odd", "capacity": {"memory": {"value": "much"}}}]
+    (card,) = view.of_cluster(samples.DRIVER, [item], []).cards
+    assert (card.device, card.uuid, card.memory, card.cores) == ("odd", "", None, None)
