@@ -28,15 +28,15 @@ RUN awk '/^[a-z]/ {keep = /^setuptools==/} keep' constraints-dev.txt >backend.tx
     && /venv/bin/pip install --no-cache-dir --require-hashes --no-compile \
          --target /out/opt/apportion -r constraints.txt
 
-# The container runtime runs ldconfig in foreign root file systems: it must need no library.
+# The container runtime runs hook and ldconfig in foreign root file systems: no library is there.
 COPY shim shim
-RUN make -C shim BUILD=/build/shim \
-    && mkdir -p /out/usr/lib/apportion \
-    && cp /build/shim/libcuda.so.1 /build/shim/libnvidia-ml.so.1 /build/shim/apportion-ldcache \
-         /sbin/ldconfig /out/usr/lib/apportion/ \
-    && if readelf -l /out/usr/lib/apportion/ldconfig | grep -q INTERP; then \
-         echo "/sbin/ldconfig of the builder is not static" >&2; exit 1; \
-       fi
+RUN make -C shim BUILD=/build/shim DESTDIR=/out PREFIX=/usr/lib/apportion install \
+    && cp /sbin/ldconfig /out/usr/lib/apportion/ \
+    && for program in apportion-ldcache ldconfig; do \
+         if readelf -l "/out/usr/lib/apportion/$program" | grep -q INTERP; then \
+           echo "$program is not static" >&2; exit 1; \
+         fi; \
+       done
 
 COPY LICENSE README.md pyproject.toml ./
 COPY plugin plugin

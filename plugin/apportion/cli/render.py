@@ -125,25 +125,28 @@ def _card(card: CardView) -> dict[str, Any]:
         "uuid": card.uuid or None,
         "product": card.product or None,
         "pciBusID": card.pci or None,
-        "memory": {"capacity": card.memory, "given": card.memory_given, "used": card.used},
-        "cores": {"capacity": card.cores, "given": card.cores_given},
+        "memoryBytes": card.memory,
+        "memoryGivenBytes": card.memory_given,
+        "memoryUsedBytes": card.used,
+        "cores": card.cores,
+        "coresGiven": card.cores_given,
         "shares": [_share(share) for share in card.shares],
     }
 
 
 def _share(share: ShareView) -> dict[str, Any]:
     return {
-        "claim": {"namespace": share.namespace, "name": share.claim, "uid": share.uid},
+        "namespace": share.namespace,
+        "claim": share.claim,
+        "claimUID": share.uid,
         "request": share.request,
         "pods": list(share.pods),
         "shareID": share.share_id,
         "state": share.state,
-        "memory": {
-            "limit": share.memory,
-            "used": share.used,
-            "peak": share.peak,
-        },
+        "memoryLimitBytes": share.memory,
+        "memoryUsedBytes": share.used,
+        "memoryPeakBytes": share.peak,
         "refused": share.refused,
         "processes": share.processes,
-        "cores": {"limit": share.cores},
+        "coresLimit": share.cores,
     }

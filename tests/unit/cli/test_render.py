@@ -122,21 +122,30 @@ def test_json_is_complete_and_stable() -> None:
         "uuid": UUID,
         "product": "Tesla T4",
         "pciBusID": "0000:3b:00.0",
-        "memory": {"capacity": 15360 * MIB, "given": 8192 * MIB, "used": 612 * MIB},
-        "cores": {"capacity": 100, "given": 60},
+        "memoryBytes": 15360 * MIB,
+        "memoryGivenBytes": 8192 * MIB,
+        "memoryUsedBytes": 612 * MIB,
+        "cores": 100,
+        "coresGiven": 60,
     }
-    assert bare["uuid"] is bare["product"] is bare["pciBusID"] is None
-    assert bare["memory"] == {"capacity": None, "given": 0, "used": None}
+    assert {key for key in bare if bare[key] is None} == {
+        "uuid", "product", "pciBusID", "memoryBytes", "memoryUsedBytes", "cores",
+    }  # fmt: skip
     assert card["shares"][0] == {
-        "claim": {"namespace": "test-dra", "name": "a", "uid": "uid-a"},
+        "namespace": "test-dra",
+        "claim": "a",
+        "claimUID": "uid-a",
         "request": "single-gpu",
         "pods": ["pod-a"],
         "shareID": "7f4b3a52",
         "state": "prepared",
-        "memory": {"limit": 4096 * MIB, "used": 512 * MIB, "peak": 1024 * MIB},
+        "memoryLimitBytes": 4096 * MIB,
+        "memoryUsedBytes": 512 * MIB,
+        "memoryPeakBytes": 1024 * MIB,
         "refused": 2,
         "processes": 1,
-        "cores": {"limit": 30},
+        "coresLimit": 30,
     }
-    assert card["shares"][1]["memory"] == {"limit": 4096 * MIB, "used": None, "peak": None}
+    unknown = {key for key, value in card["shares"][1].items() if value is None}
+    assert unknown == {"shareID", "memoryUsedBytes", "memoryPeakBytes", "refused", "processes"}
     assert text == render.as_json(_view())

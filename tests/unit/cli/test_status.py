@@ -95,7 +95,7 @@ def test_json_says_what_could_not_be_read(
     (problem,) = found["problems"]
     assert problem.startswith("no libnvidia-ml.so.1")
     (share,) = found["cards"][0]["shares"]
-    assert share["memory"] == {"limit": 4 * samples.GIB, "used": 0, "peak": 0}
+    assert (share["memoryLimitBytes"], share["memoryUsedBytes"]) == (4 * samples.GIB, 0)
     assert share["processes"] == 0
 
 
