@@ -1,8 +1,7 @@
-/* Contexts: the primary one of each device, further ones, and each thread's stack of them. A
- * context costs the card memory. Structures are kept after destruction, so that a stale handle
- * gives an error and not a crash. */
+/* Contexts and each thread's stack of them. A context costs the card memory. Structures are kept
+ * after destruction, so that a stale handle gives an error and not a crash. */
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "context.h"
 
 #include <stdlib.h>
 
@@ -36,8 +35,7 @@ CUresult cu_current(const char *function, CUcontext *ctx)
 	return (*ctx)->active ? CUDA_SUCCESS : CUDA_CONTEXT_IS_DESTROYED;
 }
 
-/* With the lock held: pays for the context and lets it be used. */
-static CUresult activate(CUcontext ctx)
+CUresult cu_activate(CUcontext ctx)
 {
 	const struct fg_gpu *gpu = &cu_device(ctx->device)->gpu;
 	CUresult rc = cu_charge(ctx->device, gpu->context);
@@ -49,7 +47,7 @@ static CUresult activate(CUcontext ctx)
 	return CUDA_SUCCESS;
 }
 
-static void deactivate(CUcontext ctx)
+void cu_deactivate(CUcontext ctx)
 {
 	const struct fg_gpu *gpu = &cu_device(ctx->device)->gpu;
 	if (!ctx->active)
@@ -60,7 +58,7 @@ static void deactivate(CUcontext ctx)
 	ctx->active = false;
 }
 
-static CUcontext new_context(CUdevice device, bool primary)
+CUcontext cu_new_context(CUdevice device, bool primary)
 {
 	CUcontext ctx = calloc(1, sizeof *ctx);
 	if (!ctx)
@@ -71,127 +69,6 @@ static CUcontext new_context(CUdevice device, bool primary)
 	ctx->next = all;
 	all = ctx;
 	return ctx;
-}
-
-API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
-{
-	CUresult rc = cu_enter(__func__);
-	if (rc)
-		return rc;
-	if (!out)
-		return CUDA_INVALID_VALUE;
-	struct cu_device *d = cu_device(device);
-	if (!d)
-		return CUDA_INVALID_DEVICE;
-	pthread_mutex_lock(&cu_lock);
-	if (!d->primary)
-		d->primary = new_context(device, true);
-	rc = d->primary ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
-	if (!rc && !d->primary->active)
-		rc = activate(d->primary);
-	if (!rc) {
-		d->primary->references++;
-		*out = d->primary;
-	}
-	pthread_mutex_unlock(&cu_lock);
-	return rc;
-}
-
-static CUresult release(const char *function, CUdevice device)
-{
-	CUresult rc = cu_enter(function);
-	if (rc)
-		return rc;
-	struct cu_device *d = cu_device(device);
-	if (!d)
-		return CUDA_INVALID_DEVICE;
-	pthread_mutex_lock(&cu_lock);
-	if (!d->primary || !d->primary->references)
-		rc = CUDA_INVALID_CONTEXT;
-	else if (--d->primary->references == 0)
-		deactivate(d->primary);
-	pthread_mutex_unlock(&cu_lock);
-	return rc;
-}
-
-API CUresult cuDevicePrimaryCtxRelease(CUdevice device)
-{
-	return release(__func__, device);
-}
-
-API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-	return release(__func__, device);
-}
-
-/* References stay: a reset context comes back with the next retain. */
-static CUresult reset(const char *function, CUdevice device)
-{
-	CUresult rc = cu_enter(function);
-	if (rc)
-		return rc;
-	struct cu_device *d = cu_device(device);
-	if (!d)
-		return CUDA_INVALID_DEVICE;
-	pthread_mutex_lock(&cu_lock);
-	if (d->primary)
-		deactivate(d->primary);
-	pthread_mutex_unlock(&cu_lock);
-	return CUDA_SUCCESS;
-}
-
-API CUresult cuDevicePrimaryCtxReset(CUdevice device)
-{
-	return reset(__func__, device);
-}
-
-API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-	return reset(__func__, device);
-}
-
-static CUresult set_flags(const char *function, CUdevice device, unsigned flags)
-{
-	CUresult rc = cu_enter(function);
-	if (rc)
-		return rc;
-	struct cu_device *d = cu_device(device);
-	if (!d)
-		return CUDA_INVALID_DEVICE;
-	if (flags > 0xff)
-		return CUDA_INVALID_VALUE;
-	pthread_mutex_lock(&cu_lock);
-	if (!d->primary)
-		d->primary = new_context(device, true);
-	if (d->primary)
-		d->primary->flags = flags;
-	pthread_mutex_unlock(&cu_lock);
-	return CUDA_SUCCESS;
-}
-
-API CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags)
-{
-	return set_flags(__func__, device, flags);
-}
-
-API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
-{
-	return set_flags(__func__, device, flags);
-}
-
-API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
-{
-	CUresult rc = cu_enter(__func__);
-	if (rc)
-		return rc;
-	struct cu_device *d = cu_device(device);
-	if (!d)
-		return CUDA_INVALID_DEVICE;
-	if (!flags || !active)
-		return CUDA_INVALID_VALUE;
-	*flags = d->primary ? d->primary->flags : 0;
-	*active = d->primary && d->primary->active;
-	return CUDA_SUCCESS;
 }
 
 static CUresult push(CUcontext ctx)
@@ -213,8 +90,8 @@ static CUresult create(const char *function, CUcontext *out, unsigned flags, CUd
 	if (!cu_device(device))
 		return CUDA_INVALID_DEVICE;
 	pthread_mutex_lock(&cu_lock);
-	CUcontext ctx = new_context(device, false);
-	rc = ctx ? activate(ctx) : CUDA_OUT_OF_MEMORY;
+	CUcontext ctx = cu_new_context(device, false);
+	rc = ctx ? cu_activate(ctx) : CUDA_OUT_OF_MEMORY;
 	pthread_mutex_unlock(&cu_lock);
 	if (rc)
 		return rc;
@@ -260,7 +137,7 @@ static CUresult destroy(const char *function, CUcontext ctx)
 	if (!ctx->active)
 		return CUDA_CONTEXT_IS_DESTROYED;
 	pthread_mutex_lock(&cu_lock);
-	deactivate(ctx);
+	cu_deactivate(ctx);
 	pthread_mutex_unlock(&cu_lock);
 	if (depth && stack[depth - 1] == ctx)
 		depth--;

@@ -97,6 +97,11 @@ API nvmlReturn nvmlDeviceGetDisplayActive(nvmlDevice device, unsigned *active)
 	return constant(device, __func__, 0, active);
 }
 
+API nvmlReturn nvmlDeviceIsMigDeviceHandle(nvmlDevice device, unsigned *is_mig)
+{
+	return constant(device, __func__, 0, is_mig);
+}
+
 /* A T4 has no fan of its own. */
 API nvmlReturn nvmlDeviceGetFanSpeed(nvmlDevice device, unsigned *percent)
 {

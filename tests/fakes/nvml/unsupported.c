@@ -12,7 +12,6 @@
 /* The caller's further arguments stay untouched, so they need no names here. */
 UNSUPPORTED(nvmlDeviceGetMigDeviceHandleByIndex)
 UNSUPPORTED(nvmlDeviceGetDeviceHandleFromMigDeviceHandle)
-UNSUPPORTED(nvmlDeviceIsMigDeviceHandle)
 UNSUPPORTED(nvmlDeviceGetGpuInstanceId)
 UNSUPPORTED(nvmlDeviceGetComputeInstanceId)
 UNSUPPORTED(nvmlDeviceGetGpuInstances)
