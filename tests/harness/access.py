@@ -73,15 +73,23 @@ class Access:
 
     def api_get(self, path: str) -> dict[str, Any] | None:
         """GET from the API server as administrator; None unless it answers 200."""
-        if self._token is None:
-            users = json.loads(self.kubeconfig.read_text())["users"]
-            self._token = users[0]["user"]["token"]
-        url = f"{components.API_URL}{path}"
-        answer = self.ask(spec.CONTROL_PLANE, op="get", url=url, token=self._token)
+        answer = self._api(path)
         if answer["status"] != 200:  # noqa: PLR2004 HTTP's OK
             return None
         found: dict[str, Any] = json.loads(answer["text"])
         return found
+
+    def api_status(self, path: str) -> int | None:
+        """HTTP status of a GET from the API server; None when it does not answer."""
+        status: int | None = self._api(path)["status"]
+        return status
+
+    def _api(self, path: str) -> dict[str, Any]:
+        if self._token is None:
+            users = json.loads(self.kubeconfig.read_text())["users"]
+            self._token = users[0]["user"]["token"]
+        url = f"{components.API_URL}{path}"
+        return self.ask(spec.CONTROL_PLANE, op="get", url=url, token=self._token)
 
     def wait(
         self, machine: str, component: str, ready: Callable[[], bool], deadline: float

@@ -300,7 +300,7 @@ class Cluster:
         raise HarnessError(f"no machine has a component {component!r}")
 
     def reboot(self, node: str | None = None, *, timeout: float = 90) -> None:
-        """Play a node's reboot: waits until the node is Ready again.
+        """Play a node's reboot: waits until the node is Ready again and its pods' status is true.
 
         Every process of the node dies at once, /run and /dev start empty, cgroups are gone,
         /proc/sys/kernel/random/boot_id is a new one on the node and in its pods; /var/lib/kubelet
@@ -309,9 +309,11 @@ class Cluster:
         """
         name = self.access.node(node)
         deadline = time.monotonic() + timeout
+        before = startup.running_containers(self.access, name)
         self.access.supervisor(timeout=timeout, op="reboot", machine=name)
         startup.start_node(self.access, name, [], deadline)
         startup.wait_for_node(self.access, name, deadline)
+        startup.wait_until_gone(self.access, name, before, deadline)
 
     def boot_id(self, node: str | None = None) -> str:
         """The node's present boot ID, as its /proc/sys/kernel/random/boot_id shows it."""

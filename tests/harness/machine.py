@@ -9,6 +9,7 @@ everything in the PID namespace with it.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import selectors
 import signal
@@ -25,7 +26,7 @@ from tests.harness import filesystem, rpc, spec
 from tests.harness.errors import HarnessError
 
 _REAP_INTERVAL = 0.1  # seconds
-_GET_TIMEOUT = 2.0  # seconds
+_GET_TIMEOUT = 5.0  # seconds
 
 
 class Init:
@@ -112,7 +113,7 @@ class Init:
         except urllib.error.HTTPError as error:
             with error:
                 return {"status": error.code, "text": ""}
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return {"status": None, "text": ""}
 
     def _connect(self, path: str) -> dict[str, Any]:
