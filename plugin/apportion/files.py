@@ -163,6 +163,8 @@ def listing(folder: Path) -> list[str]:
 
 def make_folder(folder: Path, mode: int = 0o755) -> None:
     """Make a folder and its parents where missing. Raises StorageError."""
+    if os.path.isdir(folder):  # noqa: PTH112 - on the hot path
+        return
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:

@@ -7,6 +7,7 @@ of nvidia-container-toolkit and libnvidia-container, and the README of driver 58
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import threading
@@ -120,26 +121,32 @@ class DriverFinder:
     def __init__(self, root_mount: Path, root: Path, dev: Path = Path("/dev")) -> None:
         self._where = (root_mount, root, dev)
         self._mutex = threading.Lock()
-        self._last: tuple[object, DriverFiles] | None = None
+        self._found: DriverFiles | None = None
+        self._watched: tuple[str, ...] = ()
+        self._signs: object = None
 
     def __call__(self) -> DriverFiles:
-        """Return the driver's files. Raises EnforcementError, see find_driver_files."""
-        with self._mutex:
-            if self._last is not None and self._last[0] == self._signs(self._last[1]):
-                return self._last[1]
-            found = find_driver_files(*self._where)
-            self._last = (self._signs(found), found)
-            return found
+        """Return the driver's files; the same object as before when nothing changed.
 
-    def _signs(self, found: DriverFiles) -> object:
-        """Return what changes when a driver is installed, removed or updated."""
+        Raises:
+            EnforcementError: see find_driver_files.
+        """
+        with self._mutex:
+            if self._found is None or self._signs != _signs(self._watched):
+                self._found = None
+                found = find_driver_files(*self._where)
+                self._watched = self._what_changes(found)
+                self._signs = _signs(self._watched)
+                self._found = found
+            return self._found
+
+    def _what_changes(self, found: DriverFiles) -> tuple[str, ...]:
+        """Return paths of which one changes when a driver is installed, removed or updated."""
         root_mount, root, dev = self._where
-        return (
-            _sign(root_mount / found.libdir.lstrip("/")),
-            _sign(root_mount / _PROGRAM_DIRS[0]),
-            *(_sign(seen(path, root_mount, root)) for path in (found.cuda, found.nvml)),
-            *(_exists(folder / name) for folder in (root_mount / "dev", dev) for name in _NODES),
-        )
+        folders = (root_mount / found.libdir.lstrip("/"), root_mount / _PROGRAM_DIRS[0])
+        libraries = (seen(path, root_mount, root) for path in (found.cuda, found.nvml))
+        nodes = (folder / name for folder in (root_mount / "dev", dev) for name in _NODES)
+        return tuple(str(path) for path in (*folders, *libraries, *nodes))
 
 
 class _Tree:
@@ -284,16 +291,15 @@ def _nodes(root_mount: Path, root: Path, dev: Path) -> tuple[DeviceNode, ...]:
     )
 
 
-def _sign(path: Path) -> tuple[int, int, int] | None:
+def _signs(paths: tuple[str, ...]) -> list[tuple[int, int, int] | None]:
+    return [_sign(path) for path in paths]
+
+
+def _sign(path: str) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116 - on the hot path
     except OSError:
         return None
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return False
+    # A device node has its times changed by use.
+    changed = 0 if stat.S_ISCHR(found.st_mode) else found.st_mtime_ns
+    return (found.st_ino, found.st_size, changed)

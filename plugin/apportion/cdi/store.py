@@ -24,6 +24,7 @@ class CdiStore:
     def __init__(self, folder: Path, driver: str) -> None:
         self.folder = folder
         self._driver = driver
+        self._driver_path = folder / names.driver_spec_file(driver)
         self._mutex = threading.Lock()
         self._written: tuple[Mapping[str, Any], object] | None = None
 
@@ -45,7 +46,7 @@ class CdiStore:
         Raises:
             StorageError: it cannot be read or written.
         """
-        path = self.driver_path()
+        path = self._driver_path
         with self._mutex:
             last = self._written
             if last is not None and last[0] is spec and last[1] == _fingerprint(path):
@@ -81,7 +82,7 @@ class CdiStore:
 
     def driver_path(self) -> Path:
         """Return the path of the static spec."""
-        return self.folder / names.driver_spec_file(self._driver)
+        return self._driver_path
 
 
 def _encode(spec: Mapping[str, Any]) -> bytes:

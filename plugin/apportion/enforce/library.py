@@ -72,11 +72,11 @@ class Library:
             StorageError: a file cannot be written.
         """
         with self._mutex:
-            folder = self.folder
+            folder = str(self.folder)
             for name in FILES:
-                fingerprint = _fingerprint(folder / name)
+                fingerprint = _fingerprint(f"{folder}/{name}")
                 if fingerprint is None or self._verified.get(name) != fingerprint:
-                    self._ensure_one(folder / name)
+                    self._ensure_one(Path(folder, name))
             self._keep(folder)
 
     def sweep(self, keep: frozenset[str]) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ class Library:
             )
         self._verified[name] = fingerprint
 
-    def _keep(self, folder: Path) -> None:
+    def _keep(self, folder: str) -> None:
         """Hold the folder so that the sweep of another plugin sees that this one lives."""
         if self._hold is None or os.fstat(self._hold).st_nlink == 0:
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -143,7 +143,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _fingerprint(path: Path) -> _Fingerprint | None:
+def _fingerprint(path: Path | str) -> _Fingerprint | None:
     """Return what changes with every change of content: the change time cannot be set."""
     try:
         found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - on the hot path
