@@ -129,3 +129,22 @@ def test_setup_twice_writes_once_and_standard_error_is_the_default(
     log.setup("INFO", "text")
     logger.info("once")
     assert capsys.readouterr().err.count("once") == 1
+
+
+def test_a_lasting_trouble_is_logged_when_it_begins_changes_and_ends(
+    logger: logging.Logger,
+) -> None:
+    stream = _lines("text")
+    trouble = log.Trouble(logger, "slices cannot be written")
+    trouble.end()
+    for state in ("away", "away", "forbidden"):
+        trouble.begin(state, f"the API server is {state}")
+    trouble.end()
+    trouble.end()
+    trouble.begin("away", "again", logging.ERROR)
+    assert [line.split(maxsplit=1)[1] for line in stream.getvalue().splitlines()] == [
+        "WARNING slices cannot be written: the API server is away",
+        "WARNING slices cannot be written: the API server is forbidden",
+        "INFO    slices cannot be written: all is well again",
+        "ERROR   slices cannot be written: again",
+    ]

@@ -77,7 +77,11 @@ _TABLE: dict[int, Meaning] = {
     28: Meaning(Kind.DEVICE, "no such GPU"),
     29: Meaning(Kind.DEVICE, "the GPU is in a state that does not allow it"),
     30: Meaning(Kind.DEVICE, "this kind of reset is not supported"),
-    999: Meaning(Kind.DEVICE, "an internal error of the driver; see dmesg for Xid messages"),
+    999: Meaning(
+        Kind.DEVICE,
+        "an internal error of the driver: see dmesg for Xid messages; in a container also what a "
+        "device node that may not be opened gives (the plugin must be privileged)",
+    ),
 }
 
 _NEW = Meaning(Kind.DEVICE, "a failure that this version of Apportion does not know")

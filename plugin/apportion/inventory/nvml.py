@@ -153,15 +153,15 @@ class Nvml:
 
     def count(self) -> int:
         """Return how many GPUs the driver has, those that cannot be read included."""
-        return int(self._call("counting GPUs", "nvmlDeviceGetCount"))
+        return int(self._driver("counting GPUs", "nvmlDeviceGetCount"))
 
     def driver_version(self) -> str:
         """Return the driver's version, for example "580.159.04"."""
-        return str(self._call("reading the driver's version", "nvmlSystemGetDriverVersion"))
+        return str(self._driver("reading the driver's version", "nvmlSystemGetDriverVersion"))
 
     def cuda_driver_version(self) -> tuple[int, int]:
         """Return the CUDA version of the driver, for example (13, 0)."""
-        found = int(self._call("reading CUDA's version", "nvmlSystemGetCudaDriverVersion_v2"))
+        found = int(self._driver("reading CUDA's version", "nvmlSystemGetCudaDriverVersion_v2"))
         return found // 1000, found % 1000 // 10
 
     def uuid(self, index: int) -> GpuUuid:
@@ -234,6 +234,13 @@ class Nvml:
                 pid = int(entry.pid)
                 found[pid] = Process(pid, None if memory is None else int(memory))
         return tuple(found[pid] for pid in sorted(found))
+
+    def _driver(self, doing: str, function: str) -> Any:
+        """Return a reading of the driver; that it fails is no GPU's fault, whatever the code."""
+        try:
+            return self._call(doing, function)
+        except NvmlDeviceError as error:
+            raise NvmlUnavailableError(str(error), error.code) from error
 
     def _running(self, uuid: GpuUuid, function: str) -> list[Any]:
         for version in ("_v3", "_v2"):

@@ -256,6 +256,18 @@ def test_readings_of_the_driver(gate: Nvml, library: Library) -> None:
     assert gate.cuda_driver_version() == (12, 8)
 
 
+@pytest.mark.parametrize(
+    "code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_TIMEOUT]
+)
+def test_a_driver_that_does_not_answer_is_no_gpus_fault(
+    gate: Nvml, library: Library, code: int
+) -> None:
+    library.fail("nvmlDeviceGetCount", code)
+    with pytest.raises(NvmlUnavailableError, match="counting GPUs: ") as error:
+        gate.count()
+    assert error.value.code == code
+
+
 def test_readings_of_a_gpu(gate: Nvml, library: Library) -> None:
     library.answer("nvmlDeviceGetPciInfo_v3", SimpleNamespace(busId="00000000:3B:00.0"))
     library.answer("nvmlDeviceGetCudaComputeCapability", (7, 5))
