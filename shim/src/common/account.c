@@ -121,12 +121,6 @@ bool ap_gpu_reserve(struct ap_process *process, struct ap_gpu *gpu, uint64_t byt
     return false;
 }
 
-void ap_gpu_charge_anyway(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
-{
-    if (join(process, gpu->shares[0]))
-        (void)ap_ledger_reserve(&gpu->shares[0]->ledger, bytes, UINT64_MAX);
-}
-
 /* The split over the shares needs no record: each slot says what this process holds there, and
  * the sum over the GPU's slots is what it was charged. */
 void ap_gpu_release(struct ap_gpu *gpu, uint64_t bytes)

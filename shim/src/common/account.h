@@ -13,9 +13,6 @@ uint64_t ap_gpu_limit(const struct ap_gpu *gpu);
 /* Charges `bytes` or refuses. A refusal comes only after the dead were looked for. */
 bool ap_gpu_reserve(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes);
 
-/* Charges `bytes` though they may not fit: for what is held already and cannot be undone. */
-void ap_gpu_charge_anyway(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes);
-
 /* Gives back `bytes` of what this process was charged. */
 void ap_gpu_release(struct ap_gpu *gpu, uint64_t bytes);
 

@@ -24,6 +24,7 @@ struct ap_gpu {
     uint32_t share_count;
     struct ap_share *shares[AP_SHARE_MAX];
     struct ap_table blocks;     /* blocks of memory that small allocations lie in, by reference */
+    struct ap_lock small_lock;  /* held while a small allocation is placed */
     _Atomic uint64_t small_bytes, small_blocks;
 };
 

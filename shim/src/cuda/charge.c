@@ -21,8 +21,8 @@ static uint64_t round_up(uint64_t bytes, uint64_t step)
     return bytes > UINT64_MAX - step ? UINT64_MAX : (bytes + step - 1) / step * step;
 }
 
-/* Whether the blocks that this process holds may have room for a piece. Only a guess (the driver
- * decides where it goes), used when no further block can be charged. */
+/* Whether the blocks that this process holds may have room for a piece. Only a guess: the driver
+ * decides where it goes, and the free room may be in pieces too short. */
 static bool may_fit_in_blocks(struct ap_gpu *gpu, uint64_t bytes)
 {
     uint64_t held = atomic_load(&gpu->small_blocks) << AP_BLOCK_SHIFT;
@@ -48,6 +48,21 @@ static CUresult current(struct ap_ticket *ticket)
     return ticket->gpu ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Small pieces of a GPU are placed one at a time, so that no second one comes to lie in a block
+ * that turns out not to fit. */
+static void enter_small(struct ap_ticket *ticket)
+{
+    ap_lock(&ticket->gpu->small_lock);
+    ticket->small_locked = true;
+}
+
+static void leave_small(struct ap_ticket *ticket)
+{
+    if (ticket->small_locked)
+        ap_unlock(&ticket->gpu->small_lock);
+    ticket->small_locked = false;
+}
+
 CUresult ap_charge_begin(struct ap_ticket *ticket, uint64_t bytes)
 {
     *ticket = (struct ap_ticket){.process = ap_process(), .bytes = bytes};
@@ -56,21 +71,31 @@ CUresult ap_charge_begin(struct ap_ticket *ticket, uint64_t bytes)
     CUresult result = current(ticket);
     if (result != CUDA_SUCCESS)
         return result;
+    if (is_small(bytes)) {
+        enter_small(ticket);
+        if (may_fit_in_blocks(ticket->gpu, bytes))
+            return CUDA_SUCCESS;
+    }
     uint64_t wanted = round_up(bytes, AP_BLOCK);
     if (ap_gpu_reserve(ticket->process, ticket->gpu, wanted)) {
         ticket->reserved = wanted;
         return CUDA_SUCCESS;
     }
-    if (is_small(bytes) && may_fit_in_blocks(ticket->gpu, bytes))
-        return CUDA_SUCCESS;
+    leave_small(ticket);
     ap_gpu_count_denied(ticket->gpu);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void ap_charge_cancel(struct ap_ticket *ticket)
+static void give_back(struct ap_ticket *ticket)
 {
     ap_gpu_release(ticket->gpu, ticket->reserved);
     ticket->reserved = 0;
+}
+
+void ap_charge_cancel(struct ap_ticket *ticket)
+{
+    give_back(ticket);
+    leave_small(ticket);
 }
 
 static uint64_t first_block(uint64_t pointer)
@@ -93,18 +118,6 @@ static uint64_t leave_blocks(struct ap_gpu *gpu, uint64_t from, uint64_t to)
     return empty;
 }
 
-/* Brings the charge from what is reserved to `wanted`, whatever the limit says: another thread's
- * piece may lie in a block that only we were to pay for. */
-static void charge_exactly(struct ap_ticket *ticket, int64_t wanted)
-{
-    int64_t more = wanted - (int64_t)ticket->reserved;
-    if (more > 0)
-        ap_gpu_charge_anyway(ticket->process, ticket->gpu, (uint64_t)more);
-    else
-        ap_gpu_release(ticket->gpu, (uint64_t)-more);
-    ticket->reserved = 0;
-}
-
 /* The charge becomes what the piece's blocks cost, of which some may be paid for already. */
 static bool enter_blocks(struct ap_ticket *ticket, uint64_t pointer, uint64_t bytes)
 {
@@ -114,17 +127,18 @@ static bool enter_blocks(struct ap_ticket *ticket, uint64_t pointer, uint64_t by
     for (block = from; block < to && ap_table_ref(&gpu->blocks, block, &first); block++)
         cost += first ? AP_BLOCK : 0;
     atomic_fetch_add(&gpu->small_blocks, cost >> AP_BLOCK_SHIFT);
+    if (cost > ticket->reserved &&
+        ap_gpu_reserve(ticket->process, gpu, cost - ticket->reserved))
+        ticket->reserved = cost;
     if (block == to && cost <= ticket->reserved) {
         ap_gpu_release(gpu, ticket->reserved - cost);
         ticket->reserved = cost;
         return true;
     }
-    if (block == to && ap_gpu_reserve(ticket->process, gpu, cost - ticket->reserved)) {
-        ticket->reserved = cost;
-        return true;
-    }
+    /* A block that was in use before and is not any more was paid for by those who left it. */
     uint64_t empty = leave_blocks(gpu, from, block) << AP_BLOCK_SHIFT;
-    charge_exactly(ticket, (int64_t)cost - (int64_t)empty);
+    ticket->reserved += empty > cost ? empty - cost : 0;
+    give_back(ticket);
     return false;
 }
 
@@ -132,8 +146,10 @@ static bool settle_large(struct ap_ticket *ticket, uint64_t bytes)
 {
     uint64_t taken = round_up(bytes, AP_BLOCK);
     if (taken > ticket->reserved) {
-        if (!ap_gpu_reserve(ticket->process, ticket->gpu, taken - ticket->reserved))
+        if (!ap_gpu_reserve(ticket->process, ticket->gpu, taken - ticket->reserved)) {
+            give_back(ticket);
             return false;
+        }
     } else {
         ap_gpu_release(ticket->gpu, ticket->reserved - taken);
     }
@@ -154,27 +170,36 @@ static bool remember(struct ap_ticket *ticket, const struct ap_record *record)
     return true;
 }
 
+static bool settle_small(struct ap_ticket *ticket, uint64_t pointer, uint64_t bytes)
+{
+    if (!enter_blocks(ticket, pointer, bytes))
+        return false;
+    atomic_fetch_add(&ticket->gpu->small_bytes, round_up(bytes, SMALL_STEP));
+    return true;
+}
+
 bool ap_charge_settle(struct ap_ticket *ticket, CUdeviceptr pointer, uint64_t bytes)
 {
+    bool small = is_small(bytes);
     struct ap_record record = {.key = pointer,
-                               .bytes = round_up(bytes, AP_BLOCK),
+                               .bytes = small ? bytes : round_up(bytes, AP_BLOCK),
                                .context = ticket->context,
                                .gpu = ticket->gpu->index,
-                               .kind = LARGE};
-    if (is_small(bytes)) {
-        record.kind = SMALL;
-        record.bytes = bytes;
-        if (!enter_blocks(ticket, pointer, bytes))
-            return false;
-        atomic_fetch_add(&ticket->gpu->small_bytes, round_up(bytes, SMALL_STEP));
-    } else if (!settle_large(ticket, bytes)) {
-        ap_charge_cancel(ticket);
-        return false;
+                               .kind = small ? SMALL : LARGE};
+    if (small ? settle_small(ticket, pointer, bytes) : settle_large(ticket, bytes)) {
+        if (remember(ticket, &record)) {
+            leave_small(ticket);
+            return true;
+        }
+        ap_charge_drop(ticket->process, &record);
     }
-    if (remember(ticket, &record))
-        return true;
-    ap_charge_drop(ticket->process, &record);
     return false;
+}
+
+void ap_charge_end_refused(struct ap_ticket *ticket)
+{
+    leave_small(ticket);
+    ap_gpu_count_denied(ticket->gpu);
 }
 
 void ap_charge_drop(struct ap_process *process, const struct ap_record *record)

@@ -4,7 +4,11 @@
  *   more than 1 MiB   whole blocks of 2 MiB of its own: the size rounded up to 2 MiB.
  *   up to 1 MiB       carved out of shared 2 MiB blocks, in steps of 512 bytes; a block is taken
  *                     with its first piece and returned with its last. So 2 MiB are charged for
- *                     each 2 MiB block of addresses in which this process has a piece.
+ *                     each 2 MiB block of addresses in which this process has a piece. While the
+ *                     blocks it has seem to have room, the driver is asked first and a further
+ *                     block is charged when the piece turns out to lie in one; if that does not
+ *                     fit, the piece is freed again: for the moment of the call a process may
+ *                     hold one block more than its share.
  *
  * A limit that is no multiple of 2 MiB is therefore usable down to the multiple below it.
  */
@@ -20,6 +24,7 @@ struct ap_ticket {
     uint64_t context;
     uint64_t bytes;    /* asked for */
     uint64_t reserved; /* charged so far */
+    bool small_locked;
 };
 
 /* Before the driver allocates on the current context's device: reserves. CUDA_SUCCESS: go on, and
@@ -27,8 +32,10 @@ struct ap_ticket {
 CUresult ap_charge_begin(struct ap_ticket *ticket, uint64_t bytes);
 
 /* The driver gave `pointer`, and took `bytes`: adjusts the charge and remembers the pointer.
- * False: it does not fit after all; the charge is gone and the memory must be freed. */
+ * False: it does not fit after all; the charge is gone. The caller frees the memory, then calls
+ * ap_charge_end_refused. */
 bool ap_charge_settle(struct ap_ticket *ticket, CUdeviceptr pointer, uint64_t bytes);
+void ap_charge_end_refused(struct ap_ticket *ticket);
 
 /* The driver refused. */
 void ap_charge_cancel(struct ap_ticket *ticket);

@@ -3,7 +3,6 @@
  * Each call: reserve, let the driver allocate, settle. The driver writes to our variables; the
  * caller's are set only on success, so a refusal leaves them untouched. What the driver would
  * refuse anyway goes to it unchanged, for its own error. */
-#include "../common/account.h"
 #include "charge.h"
 
 #define PITCH_STEP 512u /* the driver's pitch is the width rounded up to this, or more */
@@ -31,7 +30,7 @@ static CUresult settle(struct ap_ticket *ticket, CUresult result, CUdeviceptr po
     if (ap_charge_settle(ticket, pointer, bytes))
         return CUDA_SUCCESS;
     (void)undo(pointer);
-    ap_gpu_count_denied(ticket->gpu);
+    ap_charge_end_refused(ticket);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -1,0 +1,23 @@
+"""Fixtures of the shim tier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.shim import support
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built() -> None:
+    assert support.is_root(), "the shim tier makes mount namespaces: run it as root"
+    support.build()
+    support.make_cache()
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> support.Container:
+    """A container on a node with two simulated T4s, without any share yet."""
+    state = support.state_folder(tmp_path / "state", support.gpus_conf())
+    return support.Container(tmp_path, state)
