@@ -62,6 +62,7 @@ LABEL org.opencontainers.image.title="apportion" \
 COPY --from=builder /out/ /
 ENV PYTHONPATH=/opt/apportion \
     PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1
 # A base with another Python or C library than the builder's ends here and not on a node.
 RUN ["apportion", "--help"]

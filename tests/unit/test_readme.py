@@ -1,0 +1,69 @@
+"""What the README says against what the code has."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import yaml
+
+from apportion import config
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def _settings_table() -> str:
+    defaults = {field.name: field.default for field in dataclasses.fields(config.Config)}
+    rows = ["| setting | default | what it is |", "| --- | --- | --- |"]
+    for setting in config.SETTINGS:
+        default = defaults[setting.name]
+        shown = "" if default == "" else f"`{default}`"
+        repeated = not setting.expect or setting.expect in setting.help
+        text = setting.help if repeated else f"{setting.help}; {setting.expect}"
+        name = config.ENV_PREFIX + setting.name.upper()
+        rows.append(f"| `{name}` | {shown} | {text.replace('<', '&lt;')} |")
+    return "\n".join(rows)
+
+
+def test_the_settings_table_is_the_code_s() -> None:
+    table = _settings_table()
+    assert table in README, f"put this below the comment in README.md:\n{table}"
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#]+)", text):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_anchors_are_headings() -> None:
+    headings = {
+        re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+        for line in README.splitlines()
+        if line.startswith("#")
+    }
+    assert set(re.findall(r"\]\(#([^)]+)\)", README)) <= headings
+
+
+def test_yaml_blocks_parse_and_the_share_is_the_example() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) == 2
+    overlay, share = (list(yaml.safe_load_all(block)) for block in blocks)
+    assert yaml.safe_load(overlay[0]["patches"][0]["patch"])["kind"] == "DaemonSet"
+    example = (ROOT / "deploy/examples/share.yaml").read_text(encoding="utf-8")
+    template, pod = yaml.safe_load_all(example)
+    assert share[0] == template
+    for field in ("terminationGracePeriodSeconds",):
+        del pod["spec"][field]
+    del pod["spec"]["containers"][0]["imagePullPolicy"]
+    assert share[1] == pod
+
+
+def test_commands_name_files_that_exist() -> None:
+    for path in re.findall(r"`(deploy/[\w./-]+)`", README):
+        assert (ROOT / path).exists() or "mine" in path, path
