@@ -112,6 +112,7 @@ class Watch:
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
+        self._closed = False
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (type, object); BOOKMARK objects hold a resource version only.
@@ -120,19 +121,27 @@ class Watch:
             KubeExpiredError: the resource version is too old; list again.
             KubeError: the server said so, or the connection broke.
         """
-        rest = b""
         try:
-            with _broken("watch"):
-                for chunk in self._response.stream():
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in lines:
-                        yield _event(line)
+            yield from self._events()
+        except KubeUnavailableError:
+            # After `close` a broken connection is what was wanted.
+            if not self._closed:
+                raise
         finally:
             self._response.close()
 
+    def _events(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        rest = b""
+        with _broken("watch"):
+            for chunk in self._response.stream():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield _event(line)
+
     def close(self) -> None:
         """End the iteration soon."""
-        # Nothing to shut down any more is what was wanted.
+        self._closed = True
+        # Nothing to shut down any more is no failure.
         with contextlib.suppress(ValueError, RuntimeError, OSError):
             self._response.shutdown()
 

@@ -1,0 +1,66 @@
+"""What the tests of this tier share: a real API server, and folders with short paths."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import golang
+from tests.harness.versions import DEFAULT_KUBERNETES
+from tests.node.support.apiserver import ApiServer, add_node
+from tests.node.support.proxy import Proxy
+
+_NUMBER = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def kubernetes_programs() -> Path:
+    """Folder with etcd and kube-apiserver; $APPORTION_TEST_KUBERNETES names one that is there."""
+    own = os.environ.get("APPORTION_TEST_KUBERNETES")
+    return Path(own) if own else golang.kubernetes(DEFAULT_KUBERNETES)
+
+
+@pytest.fixture(scope="session")
+def api_server(
+    kubernetes_programs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiServer]:
+    with ApiServer(kubernetes_programs, tmp_path_factory.mktemp("api")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gateless_server(
+    kubernetes_programs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiServer]:
+    """One that drops the fields of consumable capacity."""
+    gates = {"DRAConsumableCapacity": False}
+    with ApiServer(kubernetes_programs, tmp_path_factory.mktemp("gateless"), gates) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(api_server: ApiServer) -> Iterator[Proxy]:
+    with Proxy(api_server) as running:
+        yield running
+
+
+@pytest.fixture
+def node(api_server: ApiServer) -> str:
+    """A new Node at the API server."""
+    name = f"node-{next(_NUMBER)}"
+    add_node(api_server, name)
+    return name
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path leaves room for the names of unix sockets."""
+    path = Path(tempfile.mkdtemp(prefix="ap-"))
+    yield path
+    shutil.rmtree(path)
