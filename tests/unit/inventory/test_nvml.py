@@ -225,18 +225,21 @@ def test_no_two_calls_are_in_the_library_at_once(gate: Nvml, library: Library) -
     inside = threading.Semaphore(1)
     overlaps: list[bool] = []
 
-    def name(_handle: Any) -> str:
+    def answer(*_arguments: Any) -> int:
         overlaps.append(not inside.acquire(blocking=False))
-        gone.wait(0.001)
+        never.wait(0.001)
         inside.release()
-        return "Tesla T4"
+        return 1
 
-    gone = threading.Event()
-    library.answers("nvmlDeviceGetName", name)
-    threads = [
-        threading.Thread(target=lambda: [gate.product_name(UUID) for _ in range(10)])
-        for _ in range(4)
-    ]
+    def work() -> None:
+        for _ in range(5):
+            gate.product_name(UUID)
+            gate.count()
+
+    never = threading.Event()
+    library.answers("nvmlDeviceGetName", answer)
+    library.answers("nvmlDeviceGetCount", answer)
+    threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

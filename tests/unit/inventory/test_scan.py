@@ -99,7 +99,7 @@ def test_a_gpu_is_read_whole(sysfs: Path) -> None:
 
 
 def test_gpus_come_by_pci_address_whatever_their_index(tmp_path: Path) -> None:
-    addresses = ["10000:01:00.0", "0000:af:00.0", "0000:3b:00.0", "0001:00:00.0"]
+    addresses = ["10000:01:00.0", "0000:af:00.0", "0000:3b:00.0", "2000:00:00.0"]
     gpus = [samples.gpu(n, pci_bus_id=address) for n, address in enumerate(addresses)]
     cards = Cards(*gpus)
     cards.pci_bus_id = lambda uuid: next(  # type: ignore[method-assign]
