@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tests.harness import golang, images, layout, registry, requirements, startup
+from tests.harness import golang, layout, registry, requirements, startup, store
 from tests.harness.access import DEFAULT_TIMEOUT, Access, run
 from tests.harness.components import CONTAINERD, KUBELET, Paths
 from tests.harness.errors import HarnessError
@@ -72,16 +72,18 @@ class Cluster:
         requirements.ensure()
         kubernetes = golang.kubernetes(self.options.kubernetes_version)
         containerd = golang.containerd()
-        archives = [images.pause_image(), *self.options.images]
+        images = store.base_store(containerd)
         registry.sweep()
         deadline = time.monotonic() + self.options.start_timeout
         state = self._make_state_dir()
         try:
             cgroup = f"apportion-{self.options.name}-{secrets.token_hex(4)}"
             layout.write(Paths(kubernetes, containerd, state), self.options, cgroup)
+            for node in self.options.nodes:
+                store.copy(images, layout.containerd_root(state, node.name))
             self._access = Access(state)
             self._start_supervisor(deadline)
-            startup.start_programs(self._access, self.options, archives, deadline)
+            startup.start_programs(self._access, self.options, deadline)
         except BaseException:
             self.stop()
             shutil.rmtree(state, ignore_errors=True)  # where there was no supervisor yet

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from tests.harness import mounts
-from tests.harness.spec import Machine
+from tests.harness.spec import Machine, persistent_folder
 
 # Folders of the host in which a node needs mount points that the host may not have.
 _LAYERED = ("/etc", "/var/lib", "/var/log")
@@ -52,7 +52,7 @@ def set_up(machine: Machine) -> None:
     _make_dev(files.null_devices, files.host_devices)
     _show_again(kept)
     for path in files.persistent:
-        source = Path(machine.folder) / "root" / path.lstrip("/")
+        source = persistent_folder(Path(machine.folder), path)
         source.mkdir(parents=True, exist_ok=True)
         mounts.bind(str(source), path)
     for path, (source_path, read_only) in sorted(files.binds.items()):

@@ -73,6 +73,13 @@ def write(paths: Paths, options: ClusterOptions, cgroup: str) -> spec.ClusterSpe
     return cluster
 
 
+def containerd_root(state: Path, node: str) -> Path:
+    """The folder that the node has as /var/lib/containerd; made when missing."""
+    folder = spec.persistent_folder(state / "machines" / node, "/var/lib/containerd")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def _default_runtime_spec(paths: Paths) -> dict[str, object]:
     command = [str(paths.containerd / "ctr"), "oci", "spec"]
     result = subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT)
@@ -178,7 +185,7 @@ def _write_node_files(
         path = folder / "sysctl" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{value}\n")
-    cni = folder / "root/etc/cni/net.d"
+    cni = spec.persistent_folder(folder, "/etc/cni") / "net.d"
     cni.mkdir(parents=True)
     (cni / "10-pods.conflist").write_text(components.cni_config(network.pod_subnet(index)))
     cgroup = machine.cgroup or ""

@@ -107,3 +107,8 @@ def _machine(raw: dict[str, Any]) -> Machine:
     return Machine(
         **(raw | {"file_system": FileSystem(**file_system), "programs": programs})
     )
+
+
+def persistent_folder(machine_folder: Path, path: str) -> Path:
+    """Where on the host a persistent path of a machine is kept."""
+    return machine_folder / "root" / path.lstrip("/")

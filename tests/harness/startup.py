@@ -38,9 +38,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:node
 """
 
 
-def start_programs(
-    access: Access, options: ClusterOptions, archives: Sequence[Path], deadline: float
-) -> None:
+def start_programs(access: Access, options: ClusterOptions, deadline: float) -> None:
     """Start everything; returns when all nodes are Ready and a pod would be accepted."""
     begin = time.monotonic()
     _start(access, CONTROL_PLANE, ETCD)
@@ -49,7 +47,7 @@ def start_programs(
     _start(access, CONTROL_PLANE, APISERVER)
     with ThreadPoolExecutor() as pool:
         nodes = [
-            pool.submit(_start_containerd, access, name, archives, deadline)
+            pool.submit(_start_containerd, access, name, options.images, deadline)
             for name in access.nodes
         ]
         access.wait(CONTROL_PLANE, APISERVER, lambda: _api_ready(access), deadline)
