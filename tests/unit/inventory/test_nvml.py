@@ -247,6 +247,21 @@ def test_no_two_calls_are_in_the_library_at_once(gate: Nvml, library: Library) -
     assert overlaps == [False] * 40
 
 
+def test_nvml_is_not_closed_between_a_handle_and_its_use(gate: Nvml, library: Library) -> None:
+    closer = threading.Thread(target=gate.close)
+
+    def handle(_uuid: Any) -> str:
+        closer.start()
+        closer.join(timeout=0.2)  # it must not come to an end before the reading does
+        return "handle"
+
+    library.answers("nvmlDeviceGetHandleByUUID", handle)
+    library.answer("nvmlDeviceGetName", "Tesla T4")
+    assert gate.product_name(UUID) == "Tesla T4"
+    closer.join()
+    assert library.calls[-1] == "nvmlShutdown"
+
+
 # Readings.
 
 
