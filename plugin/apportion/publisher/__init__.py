@@ -181,9 +181,9 @@ class Publisher:
             "slices published",
             extra={
                 "generation": todo.generation,
-                "created": len(todo.create),
-                "updated": len(todo.update),
-                "deleted": len(todo.delete),
+                "new": len(todo.create),
+                "changed": len(todo.update),
+                "removed": len(todo.delete),
             },
         )
         self._note_dropped([slices.differs(body, there).dropped for body, there in stored])
