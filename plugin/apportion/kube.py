@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import urllib3
+import yaml
 from kubernetes import client, config
 
 from apportion import __version__
@@ -45,6 +46,9 @@ _PAGE = 500
 _WATCH_S = 240
 # The server sends a bookmark each minute: a connection that is silent for longer is dead.
 _WATCH_SILENCE_S = 90
+
+# What the client raises for a kubeconfig of another shape.
+_NONSENSE = (AttributeError, KeyError, TypeError, ValueError)
 
 _REFUSED = 400
 _FAILED = 500
@@ -282,7 +286,7 @@ def connect(kubeconfig: str, timeout_s: float) -> Kube:
             )
         else:
             config.load_incluster_config(found)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError, ValueError) as error:
+    except (config.ConfigException, yaml.YAMLError, OSError, *_NONSENSE) as error:
         raise ConfigError(
             f"cannot reach a Kubernetes API: {error}; outside a pod set kubeconfig to a file"
         ) from error
@@ -338,6 +342,6 @@ def _broken(what: str) -> Iterator[None]:
         raise KubeUnavailableError(
             f"{what}: the API server does not answer: {error}; tried again later"
         ) from error
-    except config.ConfigException as error:
-        # The hook that reads the ServiceAccount's token again.
-        raise KubeUnavailableError(f"{what}: no credentials: {error}") from error
+    except (config.ConfigException, ValueError) as error:
+        # The ServiceAccount's token is read again now and then, and may be no token just then.
+        raise KubeUnavailableError(f"{what}: no usable credentials: {error}") from error

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+from apportion import kube
+from apportion.errors import (
+    ConfigError,
+    FatalError,
+    KubeConflictError,
+    KubeError,
+    KubeExpiredError,
+    KubeForbiddenError,
+    KubeInvalidError,
+    KubeNotFoundError,
+    KubeUnavailableError,
+    RetryableError,
+)
+from apportion.kube import Kube
+from apportion.model import ClaimRef, ClaimUid
+from kubernetes import client, config
+
+_EXPECTED: dict[int, type[KubeError]] = {
+    401: KubeForbiddenError,
+    403: KubeForbiddenError,
+    404: KubeNotFoundError,
+    408: KubeUnavailableError,
+    409: KubeConflictError,
+    410: KubeExpiredError,
+    429: KubeUnavailableError,
+}
+_REF = ClaimRef(ClaimUid("u"), "n", "c")
+
+
+@pytest.mark.parametrize("status", [s for s in range(100, 600) if not 200 <= s < 300])
+def test_each_status_is_one_error(status: int) -> None:
+    fallback = KubeInvalidError if 400 <= status < 500 else KubeUnavailableError
+    assert kube.error_type(status) is _EXPECTED.get(status, fallback)
+
+
+@pytest.mark.parametrize("kind", {*_EXPECTED.values(), KubeInvalidError}, ids=lambda k: k.__name__)
+def test_each_error_is_either_retryable_or_fatal(kind: type[KubeError]) -> None:
+    assert issubclass(kind, RetryableError) != issubclass(kind, FatalError)
+
+
+class Answer:
+    """Stands for the client below Kube: gives one answer, or raises."""
+
+    def __init__(
+        self, status: int = 200, data: bytes = b"{}", error: Exception | None = None
+    ) -> None:
+        self.status, self.data, self.error = status, data, error
+        self.request: tuple[Any, ...] = ()
+
+    def param_serialize(self, method: str, path: str, **rest: Any) -> tuple[Any, ...]:
+        return (method, path, rest)
+
+    def call_api(self, *request: Any, _request_timeout: tuple[float, float]) -> Any:
+        self.request = (*request, _request_timeout)
+        if self.error:
+            raise self.error
+        return type("Rest", (), {"response": self})()
+
+
+def _kube(answer: Answer, timeout: float = 10) -> Kube:
+    return Kube(answer, timeout)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        urllib3.exceptions.ProtocolError("cut"),
+        urllib3.exceptions.ReadTimeoutError(urllib3.HTTPConnectionPool("h"), "/", "slow"),
+        urllib3.exceptions.SSLError("bad certificate"),
+        urllib3.exceptions.NewConnectionError(urllib3.connection.HTTPConnection("h"), "refused"),
+        urllib3.exceptions.DecodeError("gzip"),
+        client.ApiException(status=0, reason="SSLError"),
+        config.ConfigException("Token file exists but empty."),
+        ConnectionResetError("reset"),
+        TimeoutError("slow"),
+        ValueError("Invalid header value"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_without_an_answer_it_is_not_available(error: Exception) -> None:
+    with pytest.raises(KubeUnavailableError) as raised:
+        _kube(Answer(error=error)).get_claim(_REF)
+    assert raised.value.status == 0
+    assert raised.value.__cause__ is error
+
+
+@pytest.mark.parametrize("data", [b"", b"<html>", b"[]", b"\xff\xfe"])
+def test_an_answer_that_is_no_object_is_not_available(data: bytes) -> None:
+    with pytest.raises(KubeUnavailableError):
+        _kube(Answer(data=data)).get_claim(_REF)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b'{"kind": "Status", "message": "claims \\"c\\" not found"}', 'claims "c" not found'),
+        (b"<html>proxy</html>", "<html>proxy</html>"),
+        (b'["list"]', '["list"]'),
+        (b"x" * 9999, "x" * 200),
+    ],
+)
+def test_the_message_is_the_servers_own(data: bytes, said: str) -> None:
+    with pytest.raises(KubeNotFoundError) as raised:
+        _kube(Answer(404, data)).get_claim(_REF)
+    path = "GET /apis/resource.k8s.io/v1/namespaces/n/resourceclaims/c"
+    assert str(raised.value) == f"{path}: 404 {said}"
+    assert raised.value.status == 404
+
+
+def test_a_forbidden_call_says_where_the_rights_are() -> None:
+    with pytest.raises(KubeForbiddenError, match="ServiceAccount"):
+        _kube(Answer(403)).get_claim(_REF)
+
+
+@pytest.mark.parametrize(("timeout", "expected"), [(10, (5, 10)), (2, (2, 2))])
+def test_every_call_has_limits_for_connecting_and_reading(
+    timeout: float, expected: tuple[float, float]
+) -> None:
+    answer = Answer()
+    _kube(answer, timeout).get_claim(_REF)
+    assert answer.request[-1] == expected
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_a_name_that_would_be_another_path_never_leaves(name: str) -> None:
+    answer = Answer()
+    with pytest.raises(KubeInvalidError):
+        _kube(answer).get_claim(ClaimRef(ClaimUid("u"), "n", name))
+    assert answer.request == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Answer(data=b'{"metadata": {"uid": "u"}}'), True),
+        (Answer(data=b'{"metadata": {"uid": "another"}}'), False),
+        (Answer(404), False),
+        (Answer(403), None),
+        (Answer(500), None),
+        (Answer(error=OSError("away")), None),
+    ],
+)
+def test_a_claim_exists_by_its_uid_or_it_is_not_known(answer: Answer, expected: object) -> None:
+    assert _kube(answer).claim_exists(_REF) is expected
+
+
+class Lines(Answer):
+    """A watch's answer, in chunks that know nothing of lines."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        super().__init__()
+        self.chunks = chunks
+        self.closed = False
+
+    def stream(self) -> Any:
+        yield from self.chunks
+
+    def close(self) -> None:
+        self.closed = True
+
+    def shutdown(self) -> None:
+        raise ValueError("there is nothing to shut down")
+
+
+def test_events_are_lines_however_they_are_cut() -> None:
+    data = b'{"type":"ADDED","object":{"a":1}}\n{"type":"BOOKMARK","object":{"b":"\xc3\xa4"}}\n'
+    lines = Lines(*(data[n : n + 7] for n in range(0, len(data), 7)))
+    found = list(_kube(lines).watch_slices("d", "n", "1"))
+    assert found == [("ADDED", {"a": 1}), ("BOOKMARK", {"b": "ä"})]
+    assert lines.closed
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(410, KubeExpiredError), (500, KubeUnavailableError), ("x", KubeUnavailableError)],
+)
+def test_an_error_event_is_raised_as_its_status(code: object, kind: type[KubeError]) -> None:
+    event = {"type": "ERROR", "object": {"code": code, "message": "too old"}}
+    with pytest.raises(kind, match="too old"):
+        list(_kube(Lines(json.dumps(event).encode() + b"\n")).watch_slices("d", "n", "1"))
+
+
+def test_a_closed_watch_ends_without_an_error() -> None:
+    class Cut(Lines):
+        def stream(self) -> Any:
+            yield b'{"type":"ADDED","object":{}}\n'
+            raise urllib3.exceptions.ProtocolError("cut")
+
+    watch = _kube(Cut()).watch_slices("d", "n", "1")
+    events = iter(watch)
+    next(events)
+    watch.close()
+    assert list(events) == []
+    with pytest.raises(KubeUnavailableError):
+        list(_kube(Cut()).watch_slices("d", "n", "1"))
+
+
+@pytest.mark.parametrize("content", ["nonsense", "clusters: []", "", "[", "- a", "users: 3"])
+def test_a_kubeconfig_that_is_none_is_a_setting_to_correct(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match="set kubeconfig"):
+        kube.connect(str(path), 10)
+
+
+def test_neither_pod_nor_kubeconfig_is_a_setting_to_correct(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    for path in ("", str(tmp_path / "missing")):
+        with pytest.raises(ConfigError, match="set kubeconfig"):
+            kube.connect(path, 10)
