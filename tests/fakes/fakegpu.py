@@ -32,7 +32,7 @@ MAX_GPUS: Final = 16
 SLOTS: Final = 1024
 HEADER_SIZE: Final = 4096
 HEADER: Final = struct.Struct(f"<QIIIIII{MAX_GPUS}Q")
-SLOT: Final = struct.Struct(f"<IiQQ64s{MAX_GPUS}Q{MAX_GPUS}Q{MAX_GPUS}I40x")
+SLOT: Final = struct.Struct(f"<IiQQ64s{MAX_GPUS}Q{MAX_GPUS}Q{MAX_GPUS}I104x")
 FIRST_SLOT_BYTE: Final = (1 << 40) + 1
 
 FLOCK: Final = struct.Struct("hhllixxxx")
@@ -231,7 +231,9 @@ class FakeDriver:
                 raise ValueError(f"{self.state} is not an accounts file of version {VERSION}")
             found = []
             for index in range(header[6]):
-                slot = SLOT.unpack(os.pread(file.fileno(), SLOT.size, HEADER_SIZE + index * SLOT.size))
+                slot = SLOT.unpack(
+                    os.pread(file.fileno(), SLOT.size, HEADER_SIZE + index * SLOT.size)
+                )
                 if slot[0] and _is_locked(file.fileno(), FIRST_SLOT_BYTE + index):
                     found.append(_account(slot))
         return tuple(sorted(found, key=lambda a: (a.pid_namespace, a.pid)))
@@ -280,9 +282,7 @@ def _add(
     parser: configparser.ConfigParser, section: str, option: str, function: str, value: int
 ) -> None:
     """Adds or replaces one `function:value` in an option's list."""
-    items = dict(
-        item.split(":", 1) for item in parser[section].get(option, "").split(", ") if item
-    )
+    items = dict(item.split(":", 1) for item in parser[section].get(option, "").split(", ") if item)
     items[function] = str(value)
     parser[section][option] = ", ".join(f"{name}:{items[name]}" for name in sorted(items))
 

@@ -32,7 +32,10 @@ CUresult cu_current(const char *function, CUcontext *ctx)
 	if (!depth || !stack[depth - 1])
 		return CUDA_INVALID_CONTEXT;
 	*ctx = stack[depth - 1];
-	return (*ctx)->active ? CUDA_SUCCESS : CUDA_CONTEXT_IS_DESTROYED;
+	if (!(*ctx)->active)
+		return CUDA_CONTEXT_IS_DESTROYED;
+	const struct fg_conf *conf = fg_conf_get();
+	return conf ? fg_fault(&conf->gpu[cu_device((*ctx)->device)->gpu.key].faults, function) : 0;
 }
 
 CUresult cu_activate(CUcontext ctx)
@@ -238,9 +241,11 @@ static CUresult given_or_current(const char *function, CUcontext given, CUcontex
 static CUresult get_device(const char *function, CUdevice *device, CUcontext given)
 {
 	CUcontext ctx;
-	if (!device)
-		return CUDA_INVALID_VALUE;
-	CUresult rc = given_or_current(function, given, &ctx);
+	CUresult rc = cu_enter(function);
+	if (!rc && !device)
+		rc = CUDA_INVALID_VALUE;
+	if (!rc)
+		rc = given_or_current(function, given, &ctx);
 	if (!rc)
 		*device = ctx->device;
 	return rc;

@@ -45,8 +45,9 @@ struct options {
 	unsigned long long size[MAX_SIZES], step;
 };
 
+/* Where the processes wait for each other: with a context each, and when all have asked. */
 struct meeting {
-	int arrived;
+	int started, finished;
 };
 
 #ifdef LINKED
@@ -197,12 +198,17 @@ static int worse(int a, int b)
 	return a > b ? a : b;
 }
 
+static void meet(const struct options *o, int *arrived)
+{
+	const struct timespec tick = {0, 5 * 1000 * 1000};
+	__atomic_add_fetch(arrived, 1, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n(arrived, __ATOMIC_SEQ_CST) < o->processes)
+		nanosleep(&tick, NULL);
+}
+
 static int steps(const struct options *o, int process)
 {
-	int status = start(o, process);
-	if (status)
-		return status;
-	status = say_info(o, process);
+	int status = say_info(o, process);
 	for (int i = 0; i < o->sizes; i++) {
 		unsigned long long address;
 		CUresult rc = cu.alloc(&address, o->size[i]);
@@ -217,11 +223,11 @@ static int steps(const struct options *o, int process)
 /* All processes keep what they have until the last one has asked. */
 static int one(const struct options *o, int process, struct meeting *meeting)
 {
-	const struct timespec tick = {0, 5 * 1000 * 1000};
-	int status = load() ? steps(o, process) : FAILED;
-	__atomic_add_fetch(&meeting->arrived, 1, __ATOMIC_SEQ_CST);
-	while (__atomic_load_n(&meeting->arrived, __ATOMIC_SEQ_CST) < o->processes)
-		nanosleep(&tick, NULL);
+	int status = load() ? start(o, process) : FAILED;
+	meet(o, &meeting->started);
+	if (!status)
+		status = steps(o, process);
+	meet(o, &meeting->finished);
 	for (unsigned left = (unsigned)o->hold; left;)
 		left = sleep(left);
 	return status;
@@ -239,8 +245,10 @@ static int many(const struct options *o, struct meeting *meeting)
 	}
 	while (wait(&result) > 0) {
 		/* A killed child never arrives, and the others shall not wait for it. */
-		if (!WIFEXITED(result))
-			__atomic_add_fetch(&meeting->arrived, 1, __ATOMIC_SEQ_CST);
+		if (!WIFEXITED(result)) {
+			__atomic_add_fetch(&meeting->started, 1, __ATOMIC_SEQ_CST);
+			__atomic_add_fetch(&meeting->finished, 1, __ATOMIC_SEQ_CST);
+		}
 		status = worse(status, WIFEXITED(result) ? WEXITSTATUS(result) : FAILED);
 	}
 	return status;

@@ -91,7 +91,7 @@ static void second_row(const struct smi_gpu *gpu)
 	snprintf(state, sizeof state, rc ? "N/A" : "P%u", value);
 	if (smi_memory(gpu->device, &m) == NVML_SUCCESS)
 		snprintf(memory, sizeof memory, "%lluMiB / %lluMiB", MIB(m.used), MIB(m.total));
-	printf("| %3s %5s %5s %16s / %5s | %22s | %7s %12s |\n", fan, heat, state, used, cap, memory,
+	printf("| %3s %5s %5s %15s / %5s | %22s | %7s %12s |\n", fan, heat, state, used, cap, memory,
 	       busy, compute_mode(gpu->device));
 }
 
