@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import yaml
-
 from apportion import config
 
 ROOT = Path(__file__).resolve().parents[2]
