@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import struct
 
-MAGIC = 0x3147444C45505041
-"""The bytes "APPLEDG1"."""
+MAGIC = int.from_bytes(b"APPLEDG1", "little")
 
 VERSION = 1
 HEADER = struct.Struct("<QIIIIQQQIIII")

@@ -135,6 +135,7 @@ class Store:
         uid = claim.ref.uid
         record = Record(self.boot, State.STARTED, claim.ref, claim.pods, library, claim.shares)
         asked = account.of_shares(claim.shares)
+        files.make_folder(self._claims)
         # The slow part, writing to the disk, happens before the lock that all claims share.
         with files.staged(self._path(uid), schema.dump(record), _MODE) as stage:
             with self._locked() as sums:

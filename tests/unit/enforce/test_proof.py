@@ -1,0 +1,79 @@
+"""How the self-test's child is judged; what the child does is in tests/node/prepare."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apportion.enforce import proof
+from apportion.enforce.proof import Trial
+from apportion.errors import EnforcementError
+from apportion.model import GpuUuid
+
+TRIAL = Trial(Path("/front"), Path("/cuda"), Path("/nvml"), (), GpuUuid("GPU-1"))
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, status: int, out: str, err: str = "") -> None:
+    def run(command: list[str], **_options: Any) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.CompletedProcess(command, status, out.encode(), err.encode())
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
+def test_a_pass_is_said_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, 0, 'noise of a library\n{"passed": "all well"}\n')
+    assert proof.run(TRIAL) == "all well"
+
+
+@pytest.mark.parametrize(
+    ("status", "out", "err", "said"),
+    [
+        (1, '{"failed": "granted"}', "", "failed: granted"),
+        (0, '{"failed": "granted"}', "", "failed: granted"),
+        (1, '{"passed": "all well"}', "", "it broke off: without a word"),
+        (0, "", "", "it broke off"),
+        (0, "[]", "", "it broke off"),
+        (0, "{", "", "it broke off"),
+        (127, "", "x\nlibfoo.so: cannot open", "it broke off: libfoo.so: cannot open"),
+        (-11, "", "", "killed by signal 11"),
+    ],
+)
+def test_anything_else_fails_closed_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, status: int, out: str, err: str, said: str
+) -> None:
+    answer(monkeypatch, status, out, err)
+    with pytest.raises(EnforcementError) as caught:
+        proof.run(TRIAL)
+    assert said in str(caught.value)
+    assert "nothing is published or prepared until it passes" in str(caught.value)
+
+
+def test_a_child_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\nexec sleep 60\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    with pytest.raises(EnforcementError, match=r"no answer within 0\.2 s"):
+        proof.run(TRIAL, time_limit_s=0.2)
+
+
+def test_a_child_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(EnforcementError, match="could not be started"):
+        proof.run(TRIAL)
+
+
+def test_the_childs_environment_is_rid_of_what_bends_cuda(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = tmp_path / "python"
+    fake.write_text(
+        '#!/bin/sh\necho "{\\"passed\\": \\"$KEPT ${CUDA_VISIBLE_DEVICES-none} ${LD_PRELOAD-none}\\"}"\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    environ = {"KEPT": "kept", "CUDA_VISIBLE_DEVICES": "7", "LD_PRELOAD": "/x.so"}
+    assert proof.run(TRIAL, environ=environ) == "kept none none"
