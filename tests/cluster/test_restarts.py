@@ -1,0 +1,164 @@
+"""Running shares stay enforced, new ones are prepared, whatever part of the node starts anew."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Cluster
+from tests.lab import testbed
+from tests.lab.walk import Walk
+
+SYSTEM = "apportion-system"
+DAEMONSET = "daemonset/apportion-plugin"
+REFUSED = "CUDA_ERROR_OUT_OF_MEMORY"
+
+SHARE = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {{name: {name}}}
+spec:
+  devices:
+    requests:
+    - name: gpu
+      exactly:
+        deviceClassName: gpu-share.apportion.gpu
+        capacity: {{requests: {{cores: "10", memory: 1Gi}}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: python:3.11-slim-bookworm
+    imagePullPolicy: IfNotPresent
+    command: [sleep, infinity]
+    resources: {{claims: [{{name: gpu}}]}}
+  resourceClaims:
+  - {{name: gpu, resourceClaimName: {name}}}
+"""
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
+    folder: Path = tmp_path_factory.mktemp("restarts")
+    with Cluster(testbed.options(folder / "fakegpu", name="restarts")) as cluster:
+        walk = Walk(cluster)
+        walk.kubectl("apply", "-k", str(testbed.REPO / "deploy/overlays/gpu-operator"))
+        walk.kubectl("rollout", "status", "-n", SYSTEM, DAEMONSET, "--timeout=60s")
+        start(walk, "running")
+        yield walk
+
+
+def start(walk: Walk, name: str) -> None:
+    """Run a pod with a share of 1Gi and wait until it is ready."""
+    walk.cluster.apply(SHARE.format(name=name))
+    walk.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=100s")
+    walk.kubectl("cp", str(testbed.BUILD / "fakes/bin/cudamem"), f"{name}:/tmp/cudamem")
+
+
+def end(walk: Walk, name: str) -> None:
+    walk.kubectl("delete", f"pod/{name}", f"resourceclaim/{name}", "--timeout=60s")
+
+
+def enforced(walk: Walk, name: str) -> bool:
+    """Whether the pod's share refuses 1.1 GiB and grants 1 GiB."""
+    run = ("exec", name, "--", "/tmp/cudamem", "alloc")
+    return REFUSED in walk.kubectl(*run, "1127MiB", ok=False) and REFUSED not in walk.kubectl(
+        *run, "1GiB"
+    )
+
+
+def slice_uids(walk: Walk) -> list[str]:
+    return sorted(s["metadata"]["uid"] for s in walk.get("resourceslices")["items"])
+
+
+def plugin_processes(walk: Walk) -> list[int]:
+    found = walk.cluster.node_exec(["pgrep", "-f", "apportion plugin"], check=False).stdout
+    return [int(word) for word in found.split()]
+
+
+@contextmanager
+def slices_watched(walk: Walk) -> Iterator[list[int]]:
+    """Collect how many slices there are, ten times a second, for as long as the block runs."""
+    counts: list[int] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.1):
+            counts.append(len(walk.get("resourceslices")["items"]))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield counts
+    finally:
+        stop.set()
+        thread.join()
+
+
+def kill_plugin(walk: Walk) -> None:
+    old = plugin_processes(walk)
+    assert old, "the plugin runs"
+    walk.cluster.node_exec(["kill", "-KILL", *map(str, old)])
+    walk.until(
+        "plugin is a new process", lambda: bool(set(plugin_processes(walk)) - set(old)), True
+    )
+    walk.kubectl("rollout", "status", "-n", SYSTEM, DAEMONSET, "--timeout=60s")
+
+
+def restart_kubelet(walk: Walk) -> None:
+    walk.cluster.restart_kubelet()
+
+
+def roll(walk: Walk) -> None:
+    walk.kubectl("rollout", "restart", "-n", SYSTEM, DAEMONSET)
+    walk.kubectl("rollout", "status", "-n", SYSTEM, DAEMONSET, "--timeout=120s", timeout=130)
+    time.sleep(1)  # the old pod is still on its way out; its stop must take nothing along
+
+
+def restart_containerd(walk: Walk) -> None:
+    walk.cluster.restart_containerd()
+
+
+@pytest.mark.parametrize("event", [kill_plugin, restart_kubelet, roll, restart_containerd])
+def test_shares_survive(walk: Walk, event: Callable[[Walk], None]) -> None:
+    before = slice_uids(walk)
+    with slices_watched(walk) as counts:
+        event(walk)
+        name = event.__name__.replace("_", "-")
+        assert enforced(walk, "running")
+        start(walk, name)
+        assert enforced(walk, name)
+        end(walk, name)
+    assert set(counts) == {1}, "the slice was there all the time"
+    assert slice_uids(walk) == before
+
+
+def test_a_deleted_slice_comes_back(walk: Walk) -> None:
+    before = slice_uids(walk)
+    walk.kubectl("delete", "resourceslices", "--all")
+    walk.until("slices", lambda: len(slice_uids(walk)), 1, timeout=20)
+    assert slice_uids(walk) != before
+
+
+def test_a_reboot_prepares_again(walk: Walk) -> None:
+    boot = walk.cluster.boot_id()
+    walk.cluster.reboot()
+    assert walk.cluster.boot_id() != boot
+    walk.kubectl("rollout", "status", "-n", SYSTEM, DAEMONSET, "--timeout=120s", timeout=130)
+    walk.kubectl("wait", "--for=condition=Ready", "pod/running", "--timeout=120s", timeout=130)
+    walk.kubectl("cp", str(testbed.BUILD / "fakes/bin/cudamem"), "running:/tmp/cudamem")
+    assert enforced(walk, "running")
+    start(walk, "after-reboot")
+    assert enforced(walk, "after-reboot")
+    end(walk, "after-reboot")

@@ -1,0 +1,80 @@
+"""`make demo`: lab A before your eyes. Last line of output: JSON with what was checked."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.harness import Cluster, HarnessError
+from tests.harness.images import build_project_image
+from tests.harness.requirements import missing
+from tests.lab import lab_a, testbed
+from tests.lab.walk import StepError, Walk
+
+
+def main() -> int:
+    """Walk lab A; 0 when every step showed what it must."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
+    parser.add_argument("--build-only", action="store_true", help="only build what the lab needs")
+    args = parser.parse_args()
+    if args.build_only:
+        print(build_project_image(testbed.REPO, testbed.PROJECT_IMAGE))
+        return 0
+    reason = missing()
+    if reason:
+        print(f"demo: cannot run here: {reason}", file=sys.stderr)
+        return 1
+    began = time.monotonic()
+    state = Path(tempfile.mkdtemp(prefix="apportion-demo-"))
+    error = ""
+    walk = None
+    try:
+        cluster = Cluster(testbed.options(state / "fakegpu", name="demo"))
+        cluster.start()
+        walk = Walk(cluster, show=lambda line: print(line, flush=True))
+        error = _walk(walk, lab_a.STEPS[:-1] if args.keep else lab_a.STEPS)
+        if args.keep:
+            _keep(cluster)
+        else:
+            cluster.stop()
+    except HarnessError as failure:
+        error = str(failure)
+    report = {
+        "ok": not error,
+        "error": error,
+        "seconds": round(time.monotonic() - began, 1),
+        "checked": walk.checked if walk else {},
+    }
+    if error:
+        print(f"demo: {error}", file=sys.stderr)
+    print(json.dumps(report))
+    return 1 if error else 0
+
+
+def _walk(walk: Walk, steps: tuple[lab_a.Step, ...]) -> str:
+    for step in steps:
+        try:
+            step(walk)
+        except StepError as failure:
+            return f"step {step.__name__}: {failure}"
+    return ""
+
+
+def _keep(cluster: Cluster) -> None:
+    cluster.detach()
+    command = "build/venv/bin/python -m tests.harness"
+    print(
+        "\nThe cluster stays up.\n"
+        f"  talk to it:    {command} kubectl --name demo get pods -A\n"
+        f"  a node shell:  {command} shell --name demo\n"
+        f"  stop it:       {command} down --name demo"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
