@@ -187,7 +187,9 @@ class Cluster:
 
     def kubectl_json(self, *args: str, timeout: float = DEFAULT_TIMEOUT) -> dict[str, Any]:
         """Run kubectl with `-o json` and give the object."""
-        found: dict[str, Any] = json.loads(self.kubectl(*args, "-o", "json", timeout=timeout).stdout)
+        found: dict[str, Any] = json.loads(
+            self.kubectl(*args, "-o", "json", timeout=timeout).stdout
+        )
         return found
 
     def apply(
@@ -260,9 +262,7 @@ class Cluster:
         for name in [node] if node else self.access.nodes:
             startup.import_image(self.access, name, archive)
 
-    def restart_kubelet(
-        self, node: str | None = None, *, timeout: float = DEFAULT_TIMEOUT
-    ) -> None:
+    def restart_kubelet(self, node: str | None = None, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """SIGTERM to kubelet, start it again, wait until it answers and its node is Ready."""
         name = self.access.node(node)
         self.stop_component(KUBELET, machine=name)
@@ -330,4 +330,3 @@ class Cluster:
 def running_clusters() -> list[registry.Record]:
     """All clusters of this user's cache whose supervisors live."""
     return [record for _, record in registry.records() if record.alive]
-

@@ -8,7 +8,7 @@ _TAIL_LINES = 15
 
 
 class HarnessError(Exception):
-    """The test cluster could not do what was asked; the message says what to do or where to look."""
+    """The test cluster could not do what was asked; the message says what to do about it."""
 
 
 class ComponentError(HarnessError):

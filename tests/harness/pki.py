@@ -88,7 +88,9 @@ def _kubeconfig(folder: Path, server: str, token: str) -> str:
             "kind": "Config",
             "clusters": [{"name": "apportion", "cluster": cluster}],
             "users": [{"name": "user", "user": {"token": token}}],
-            "contexts": [{"name": "apportion", "context": {"cluster": "apportion", "user": "user"}}],
+            "contexts": [
+                {"name": "apportion", "context": {"cluster": "apportion", "user": "user"}}
+            ],
             "current-context": "apportion",
         },
         indent=1,

@@ -15,7 +15,17 @@ from tests.harness.versions import DEBIAN_PACKAGES
 
 _APT_TIMEOUT = 600.0  # seconds
 _CHECK_TIMEOUT = 20.0  # seconds
-_NAMESPACES = "unshare --net --mount --ipc --uts --pid --fork --mount-proc true".split()
+_NAMESPACES = [
+    "unshare",
+    "--net",
+    "--mount",
+    "--ipc",
+    "--uts",
+    "--pid",
+    "--fork",
+    "--mount-proc",
+    "true",
+]
 
 
 def missing() -> str | None:

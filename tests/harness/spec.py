@@ -104,9 +104,7 @@ def _machine(raw: dict[str, Any]) -> Machine:
         for path, (source, read_only) in file_system["binds"].items()
     }
     programs = {name: Program(**program) for name, program in raw["programs"].items()}
-    return Machine(
-        **(raw | {"file_system": FileSystem(**file_system), "programs": programs})
-    )
+    return Machine(**(raw | {"file_system": FileSystem(**file_system), "programs": programs}))
 
 
 def persistent_folder(machine_folder: Path, path: str) -> Path:

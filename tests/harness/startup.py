@@ -1,4 +1,4 @@
-"""The order in which a cluster's programs start, and what each must have reached before the next."""
+"""The order in which a cluster's programs start, and what each waits for."""
 
 from __future__ import annotations
 
@@ -88,9 +88,7 @@ def _start(access: Access, machine: str, component: str) -> None:
     access.ask(machine, op="start", component=component)
 
 
-def _start_containerd(
-    access: Access, name: str, archives: Sequence[Path], deadline: float
-) -> None:
+def _start_containerd(access: Access, name: str, archives: Sequence[Path], deadline: float) -> None:
     _start(access, name, CONTAINERD)
     wait_for_containerd(access, name, deadline)
     for archive in archives:

@@ -104,8 +104,8 @@ class _Build:
             time.sleep(0.05)
 
     def _import(self, socket: Path, archive: Path) -> None:
-        ctr = [self._programs / "ctr", f"--address={socket}", "--namespace=k8s.io"]
-        command = [*ctr, "image", "import", "--local", archive]
+        ctr = [str(self._programs / "ctr"), f"--address={socket}", "--namespace=k8s.io"]
+        command = [*ctr, "image", "import", "--local", str(archive)]
         subprocess.run(command, check=True, capture_output=True, timeout=_IMPORT_TIMEOUT)
 
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,17 @@ from tests.harness.errors import ComponentError, HarnessError
 _MACHINE_START_TIMEOUT = 20.0  # seconds
 _MACHINE_END_TIMEOUT = 20.0  # seconds
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_UNSHARE = "unshare --net --mount --ipc --uts --pid --fork --kill-child --mount-proc".split()
+_UNSHARE = [
+    "unshare",
+    "--net",
+    "--mount",
+    "--ipc",
+    "--uts",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+]
 
 
 class RunningMachine:
@@ -78,7 +89,7 @@ class Supervisor:
     def __init__(self, cluster: spec.ClusterSpec) -> None:
         self._cluster = cluster
         self._machines: dict[str, RunningMachine] = {}
-        self._operations: Final = {
+        self._operations: Final[dict[str, Callable[..., dict[str, Any]]]] = {
             "status": self._status,
             "reboot": self._reboot,
             "detach": self._detach,
@@ -157,7 +168,7 @@ def _serve(supervisor: Supervisor, cluster: spec.ClusterSpec, wake: int) -> None
 def _wake_on_signals() -> int:
     """SIGTERM and SIGINT become readable on the file descriptor; handlers do nothing else."""
     read, write = os.pipe()
-    os.set_blocking(write, False)  # noqa: FBT003 its signature
+    os.set_blocking(write, False)
     signal.set_wakeup_fd(write)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
