@@ -137,6 +137,8 @@ class App:
 
     def _serve_kubelet(self) -> None:
         if not self._loops.stopping.is_set():
+            # What crashed calls left goes before new ones come; which claims exist is asked later.
+            self._preparer.sweep(lambda _ref: None)
             self._kubelet.serve()
             self._kubelet.register()
 

@@ -132,7 +132,9 @@ class ClaimServer:
         start = time.monotonic()
         ref = refs[0]
         outcome = _refusal(refs)
-        if outcome is None:
+        if outcome is not None:
+            _LOG.warning("claim refused", extra=_fields(ref) | {"error": outcome.error})
+        else:
             try:
                 outcome = self._actions[method](ref)
             except Exception as error:  # noqa: BLE001 - kubelet gets an entry whatever happens
@@ -141,8 +143,6 @@ class ClaimServer:
                     error=f"{method} of claim {ref} failed inside the plugin: "
                     f"{type(error).__name__}: {error}; its log has the traceback"
                 )
-        if outcome.error:
-            _LOG.warning("claim refused", extra=_fields(ref) | {"error": outcome.error})
         self._observe(method, bool(outcome.error), time.monotonic() - start)
         return outcome
 

@@ -44,12 +44,15 @@ def test_versions_are_advertised_newest_first() -> None:
 @pytest.mark.parametrize(
     "uid", ["", "..", ".", "a/b", "../../etc/passwd", "a\0b", "x" * 64, " ", "ä", "a\n"]
 )
-def test_a_uid_that_is_no_file_name_is_refused_unseen(uid: str) -> None:
+def test_a_uid_that_is_no_file_name_is_refused_unseen(
+    uid: str, caplog: pytest.LogCaptureFixture
+) -> None:
     action = Counting(ClaimOutcome())
     errors = _answer(_server(action), {"uid": uid, "namespace": "n", "name": "c"})
     assert list(errors) == [uid]
     assert "UID" in errors[uid]
     assert action.calls == []
+    assert "claim refused" in [record.getMessage() for record in caplog.records]
 
 
 @pytest.mark.parametrize("missing", ["namespace", "name"])

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+from apportion import slices
+from apportion.app.gpus import Gpus
+from apportion.errors import ApportionError, EnforcementError, NvmlUnavailableError, StorageError
+from apportion.model import Excluded, GpuUuid, Inventory
+
+from tests.fakes import samples
+
+_AWAY = NvmlUnavailableError("no library below /", 12)
+_TWO = Inventory((samples.gpu(0), samples.gpu(1)))
+
+
+class Node:
+    def __init__(self) -> None:
+        self.inventory = _TWO
+        self.error: ApportionError | None = None
+        self.unproven: ApportionError | None = None
+        self.proven: list[GpuUuid] = []
+        self.changes = 0
+        policy = slices.Policy(driver=samples.DRIVER, node=samples.NODE)
+        self.gpus = Gpus(read=self._read, prove=self._prove, policy=policy, on_change=self._changed)
+
+    def _read(self) -> Inventory:
+        if self.error:
+            raise self.error
+        return self.inventory
+
+    def _prove(self, uuid: GpuUuid) -> None:
+        if self.unproven:
+            raise self.unproven
+        self.proven.append(uuid)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_before_the_first_scan_nothing_is_known(node: Node) -> None:
+    assert node.gpus.bodies(1) is None
+    assert node.gpus.devices() == {}
+    assert not node.gpus.usable
+
+
+def test_a_good_scan_offers_the_gpus(node: Node) -> None:
+    assert node.gpus.scan()
+    assert node.gpus.devices() == samples.devices(2)
+    (body,) = node.gpus.bodies(3) or [{}]
+    assert body["spec"]["pool"]["generation"] == 3
+    assert node.proven == [samples.gpu(0).uuid]
+    assert (node.changes, node.gpus.usable) == (1, True)
+
+
+def test_a_scan_without_news_wakes_nobody(node: Node) -> None:
+    node.gpus.scan()
+    node.gpus.scan()
+    assert node.changes == 1
+
+
+def test_a_gpu_that_goes_is_withdrawn_at_once(node: Node) -> None:
+    node.gpus.scan()
+    node.inventory = Inventory((samples.gpu(1),), (Excluded("GPU-0", "the GPU is lost"),))
+    node.gpus.scan()
+    assert list(node.gpus.devices()) == [samples.device(1).name]
+    assert node.changes == 2
+
+
+def test_why_a_gpu_is_not_offered_is_said_once(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.inventory = Inventory((samples.gpu(0),), (Excluded("GPU-9", "MIG is on"),))
+    node.gpus.scan()
+    node.inventory = Inventory((samples.gpu(1),), (Excluded("GPU-9", "MIG is on"),))
+    node.gpus.scan()
+    (record,) = (r for r in caplog.records if r.getMessage() == "a GPU is not offered")
+    assert vars(record)["reason"] == "MIG is on"
+
+
+def test_no_gpu_is_said_and_publishes_nothing(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.inventory = Inventory(())
+    assert node.gpus.scan()
+    assert node.gpus.bodies(1) == []
+    assert node.gpus.usable
+    assert "no GPU to offer on this node" in caplog.text
+    assert node.proven == []
+
+
+@pytest.mark.parametrize(
+    "error", [_AWAY, StorageError("disk full"), EnforcementError("self-test failed")]
+)
+def test_what_is_offered_stays_for_two_bad_scans_and_goes_with_the_third(
+    node: Node, error: ApportionError
+) -> None:
+    node.gpus.scan()
+    node.error = error
+    for _ in range(2):
+        assert not node.gpus.scan()
+    assert node.gpus.devices() == samples.devices(2)
+    assert node.gpus.usable
+    node.gpus.scan()
+    assert node.gpus.bodies(1) == []
+    assert not node.gpus.usable
+    node.error = None
+    assert node.gpus.scan()
+    assert node.gpus.devices() == samples.devices(2)
+    assert node.gpus.usable
+
+
+def test_without_enforcement_nothing_is_offered(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.unproven = EnforcementError("the front library is missing")
+    assert not node.gpus.scan()
+    assert node.gpus.bodies(1) is None
+    assert node.gpus.devices() == {}
+    errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert errors == ["GPUs cannot be shared: the front library is missing"]
+
+
+def test_a_lasting_trouble_is_said_once_and_so_is_its_end(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    node.error = _AWAY
+    for _ in range(6):
+        node.gpus.scan()
+    node.error = None
+    node.gpus.scan()
+    said = [r.getMessage() for r in caplog.records]
+    assert said.count("GPUs cannot be shared: no library below /") == 1
+    assert said.count("GPUs cannot be shared: all is well again") == 1
+    assert len([text for text in said if "no GPU of this node is offered" in text]) == 1

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Callable
+
+import prometheus_client
+import pytest
+from apportion import __version__
+from apportion.errors import ConfigError
+from apportion.metrics import Metrics, ShareSample
+
+_GIB = 1 << 30
+
+
+def sample(device: str = "gpu-0", *, claim: str = "c", used: int | None = 1) -> ShareSample:
+    return ShareSample(device, "GPU-1", "default", claim, "pod-a", 4 * _GIB, used)
+
+
+def scrape(metrics: Metrics) -> dict[str, float]:
+    text = prometheus_client.generate_latest(metrics.registry).decode()
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _space, value in lines}
+
+
+def test_what_runs_is_named() -> None:
+    found = scrape(Metrics(lambda: ()))
+    assert found[f'apportion_build_info{{version="{__version__}"}}'] == 1
+
+
+def test_claims_are_counted_by_method_and_result() -> None:
+    metrics = Metrics(lambda: ())
+    metrics.observe("prepare", False, 0.2)
+    metrics.observe("prepare", True, 0.1)
+    metrics.observe("unprepare", False, 0.1)
+    found = scrape(metrics)
+    assert found['apportion_prepare_seconds_count{method="prepare",result="ok"}'] == 1
+    assert found['apportion_prepare_seconds_count{method="prepare",result="error"}'] == 1
+    assert found['apportion_prepare_seconds_sum{method="prepare",result="ok"}'] == 0.2
+    assert found['apportion_prepare_errors_total{method="prepare"}'] == 1
+    # A counter that appears with its first error hides that error from rate().
+    assert found['apportion_prepare_errors_total{method="unprepare"}'] == 0
+
+
+def test_publishing_is_counted() -> None:
+    metrics = Metrics(lambda: ())
+    metrics.published(2)
+    metrics.publish_failed()
+    found = scrape(metrics)
+    assert found["apportion_published_devices"] == 2
+    assert found["apportion_publish_errors_total"] == 1
+
+
+def test_shares_are_read_when_asked_for() -> None:
+    shares: list[ShareSample] = []
+    metrics = Metrics(lambda: shares)
+    assert scrape(metrics)["apportion_prepared_shares"] == 0
+    shares.append(sample(used=3 * _GIB))
+    found = scrape(metrics)
+    labels = 'claim="c",device="gpu-0",namespace="default",pod="pod-a",uuid="GPU-1"'
+    assert found["apportion_prepared_shares"] == 1
+    assert found[f"apportion_share_memory_limit_bytes{{{labels}}}"] == 4 * _GIB
+    assert found[f"apportion_share_memory_used_bytes{{{labels}}}"] == 3 * _GIB
+
+
+def test_two_shares_of_one_gpu_in_a_claim_are_one_series() -> None:
+    metrics = Metrics(lambda: [sample(used=5), sample(used=7)])
+    found = scrape(metrics)
+    labels = 'claim="c",device="gpu-0",namespace="default",pod="pod-a",uuid="GPU-1"'
+    assert found["apportion_prepared_shares"] == 2
+    assert found[f"apportion_share_memory_limit_bytes{{{labels}}}"] == 8 * _GIB
+    assert found[f"apportion_share_memory_used_bytes{{{labels}}}"] == 12
+
+
+def test_a_ledger_that_cannot_be_read_is_left_out() -> None:
+    found = scrape(Metrics(lambda: [sample(used=None)]))
+    assert not [name for name in found if "used_bytes" in name]
+    assert [name for name in found if "limit_bytes" in name]
+
+
+def test_names_of_others_cannot_break_the_format() -> None:
+    found = scrape(Metrics(lambda: [sample(claim='x"} 1\ny')]))
+    assert len([name for name in found if "limit_bytes" in name]) == 1
+
+
+def test_they_are_served_over_http() -> None:
+    metrics = Metrics(lambda: [sample()])
+    port = metrics.serve("127.0.0.1:0")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert b"apportion_prepared_shares 1.0" in answer.read()
+    metrics.stop()
+    metrics.stop()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+
+@pytest.mark.parametrize("address", ["9400", ":9400", "host:9400", "0.0.0.0:x", "0.0.0.0:65536"])
+def test_an_address_that_is_none_is_refused_with_what_to_do(address: str) -> None:
+    with pytest.raises(ConfigError, match="metrics_address"):
+        Metrics(lambda: ()).serve(address)
+
+
+def test_a_taken_port_is_refused_with_what_to_do() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ConfigError, match="free port"):
+            Metrics(lambda: ()).serve(f"127.0.0.1:{taken.getsockname()[1]}")
+
+
+def test_describing_reads_no_share() -> None:
+    def never() -> list[ShareSample]:
+        raise AssertionError("read without a scrape")
+
+    read: Callable[[], list[ShareSample]] = never
+    Metrics(read)
