@@ -191,15 +191,15 @@ class Preparer:
         found, build = self._ready(claim.shares[0].uuid)
         edits = [(share.key, self._share_edits(share, found)) for share in claim.shares]
         record = self._current(claim)
-        # A record that was never completed was never answered: no container has its shares.
-        unanswered = record is not None and record.state is State.STARTED
         with ExitStack() as undo:
-            if record is None or unanswered:
-                undo.callback(self._undo, claim.ref, partial(self._store.remove, uid))
             if record is None:
+                undo.callback(self._undo, claim.ref, partial(self._store.remove, uid))
                 record = self._store.begin(claim, self._capacities(), build)
+            elif record.state is State.STARTED:
+                # Never answered, so no container has any of it: all of it may go.
+                undo.callback(self._undo, claim.ref, partial(self._remove, uid))
             for share in claim.shares:
-                if self._enforcer.prepare(share) or unanswered:
+                if self._enforcer.prepare(share):
                     undo.callback(self._undo, claim.ref, partial(self._enforcer.remove, share.key))
             if record.state is State.STARTED:
                 undo.callback(self._undo, claim.ref, partial(self._cdi.remove_claim, uid))
@@ -320,7 +320,7 @@ class Preparer:
         except ApportionError as error:
             _LOG.warning("sweep failed, tried again later: %s", error, extra={"uid": uid})
 
-    def _undo(self, ref: ClaimRef, step: Callable[[], None]) -> None:
+    def _undo(self, ref: ClaimRef, step: Callable[[], object]) -> None:
         """Undo one step; one that fails is reported and the others are undone all the same."""
         try:
             step()

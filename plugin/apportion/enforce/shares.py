@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from apportion import files, locks
 from apportion.enforce import layout, limits
-from apportion.errors import EnforcementError, StateError
+from apportion.errors import EnforcementError, StateError, StorageError
 from apportion.model import Allowance, Share, ShareKey, Usage
 
 LIMITS = "limits"
@@ -115,9 +116,10 @@ class Shares:
             if name.startswith("."):
                 continue
             try:
-                found.append(limits.parse(files.read(self.folder / name / LIMITS) or b""))
-            except ValueError:
+                allowed = limits.parse(files.read(self.folder / name / LIMITS) or b"")
+            except (ValueError, StorageError):
                 continue
+            found.append(replace(allowed, key=ShareKey(name)))
         return tuple(found)
 
     def usage(self, key: ShareKey) -> Usage:

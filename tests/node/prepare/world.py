@@ -15,7 +15,7 @@ from apportion.cdi.store import CdiStore
 from apportion.config import Config
 from apportion.enforce import library, proof
 from apportion.enforce.front import FrontEnforcer
-from apportion.errors import KubeNotFoundError
+from apportion.errors import KubeNotFoundError, StorageError
 from apportion.ledger.store import Store
 from apportion.model import (
     Capacity,
@@ -111,13 +111,18 @@ def result(
 
 
 def claim(ref: ClaimRef, *results: dict[str, Any]) -> dict[str, Any]:
+    # The scheduler gives each share an ID of its own.
+    distinct = [
+        {**each, "shareID": f"{each['shareID']}{n}"} if n and "shareID" in each else each
+        for n, each in enumerate(results)
+    ]
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
         "spec": {"devices": {"requests": [{"name": "gpu"}]}},
         "status": {
-            "allocation": {"devices": {"results": list(results)}},
+            "allocation": {"devices": {"results": distinct}},
             "reservedFor": [{"resource": "pods", "name": f"pod-of-{ref.name}", "uid": "p"}],
         },
     }
@@ -226,3 +231,47 @@ class World:
     def state(self) -> dict[str, str]:
         """Return all that claims can leave: records, specs, share folders, temporary files."""
         return tree(self.config.plugin_dir / "claims", self.config.cdi_dir, self.config.shares_dir)
+
+
+class Faulty:
+    """Passes everything on to a real part; one of its calls fails.
+
+    Args:
+        real: the part.
+        call: name of the method that fails.
+        error: what it raises.
+        after: whether the real call happens before.
+        nth: which call of it fails, counting from 1.
+    """
+
+    def __init__(
+        self,
+        real: object,
+        call: str,
+        error: BaseException | Callable[[], None] | None = None,
+        *,
+        after: bool = False,
+        nth: int = 1,
+    ) -> None:
+        self._real = real
+        self._call = call
+        self._error = error or StorageError(f"cannot write: {call} failed; free space")
+        self._after = after
+        self._left = nth
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        return self._failing(found) if name == self._call else found
+
+    def _failing(self, found: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self._left -= 1
+            if self._left != 0:
+                return found(*arguments)
+            if self._after:
+                found(*arguments)
+            if isinstance(self._error, BaseException):
+                raise self._error
+            return self._error()
+
+        return call

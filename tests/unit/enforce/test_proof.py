@@ -71,7 +71,8 @@ def test_the_childs_environment_is_rid_of_what_bends_cuda(
 ) -> None:
     fake = tmp_path / "python"
     fake.write_text(
-        '#!/bin/sh\necho "{\\"passed\\": \\"$KEPT ${CUDA_VISIBLE_DEVICES-none} ${LD_PRELOAD-none}\\"}"\n'
+        "#!/bin/sh\n"
+        'echo "{\\"passed\\": \\"$KEPT ${CUDA_VISIBLE_DEVICES-none} ${LD_PRELOAD-none}\\"}"\n'
     )
     fake.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(fake))
