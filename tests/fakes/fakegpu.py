@@ -12,6 +12,7 @@ import fcntl
 import os
 import struct
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ LIBDIR: Final = Path("usr/lib/x86_64-linux-gnu")
 """The driver libraries' folder, relative to the driver root."""
 
 MIB: Final = 1 << 20
+RECHECK_S: Final = 0.002
+"""Longer than the libraries go on with a configuration without a look at the file."""
 
 # The layout of common/fakegpu.h; tests/shim/test_fakes.py proves them equal.
 MAGIC: Final = int.from_bytes(b"FAKEGPU1", "little")
@@ -218,6 +221,7 @@ class FakeDriver:
     def unload(self) -> None:
         """The driver is not loaded: no configuration."""
         self.config.unlink(missing_ok=True)
+        time.sleep(RECHECK_S)
 
     def accounts(self) -> tuple[Account, ...]:
         """The live processes, by namespace and PID."""
@@ -265,6 +269,7 @@ class FakeDriver:
             parser.write(file)
         fresh.chmod(0o644)
         fresh.rename(self.config)
+        time.sleep(RECHECK_S)
 
 
 def _parser() -> configparser.ConfigParser:

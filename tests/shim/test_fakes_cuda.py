@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -203,3 +207,57 @@ def test_cuda_visible_devices(t4s: Machine, value: str, expected: list[int] | in
         for ordinal in range(process.call("cuDeviceGetCount", Out())[1])
     ]
     assert found == [UUIDS[i].removeprefix("GPU-").replace("-", "") for i in expected]
+
+
+def test_a_process_lives_as_long_as_it_runs_its_program(t4s: Machine) -> None:
+    """Closing descriptors does not end it; a forked child does not keep it; exec ends it."""
+    process = t4s.cuda().ready()
+    process.call("closefrom", 3)
+    assert process.alloc(GIB)[0] == 0
+    assert t4s.driver.used(0) == GIB + 100 * MIB
+    library = str(t4s.libraries / "libcuda.so.1")
+    code = f"""
+import ctypes, os, sys
+cuda, context = ctypes.CDLL({library!r}), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1) == 0
+if sys.argv[1] == "fork" and os.fork() > 0:
+    os._exit(0)
+if sys.argv[1] == "exec":
+    os.execv("/bin/sh", ["sh", "-c", "echo ready; read line"])
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+    for how, held in (("stay", 100 * MIB), ("fork", 0), ("exec", 0)):
+        with subprocess.Popen(
+            [sys.executable, "-c", code, how],
+            env={**os.environ, **t4s.environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as child:
+            assert child.stdout
+            assert child.stdout.readline() == b"ready\n"
+            if how == "fork":
+                child.wait()
+            assert t4s.driver.used(1) == held, how
+    assert t4s.driver.used(1) == 0
+
+
+def test_killed_processes_leave_nothing(t4s: Machine) -> None:
+    """Killed at any point of their work, also inside the critical section."""
+    survivor = t4s.cuda().ready()
+    command = [str(t4s.build / "bin" / "cudamem"), "alloc", "--until-refused", "2MiB"]
+    for turn in range(60):
+        with subprocess.Popen(
+            command, env={**os.environ, **t4s.environment}, stdout=subprocess.DEVNULL
+        ) as child:
+            time.sleep(turn * 0.0005)
+            child.kill()
+    assert t4s.driver.used(0) == 100 * MIB
+    assert survivor.alloc(survivor.info()[1] // (2 * MIB) * (2 * MIB))[0] == 0
+
+
+def test_another_machines_accounts_are_not_mixed_in(t4s: Machine) -> None:
+    process = t4s.cuda().ready()
+    t4s.driver.state.unlink()
+    assert t4s.cuda().ready().alloc(GIB)[0] == 0
+    assert process.alloc(GIB) == (999, SENTINEL)

@@ -13,7 +13,14 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Earlier readings are kept, since other threads may still look at them. */
+struct reading {
+	struct fg_conf conf;
+	struct reading *earlier;
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct reading *readings;
 static const struct fg_conf *current;
 static struct stat seen;
 
@@ -32,22 +39,43 @@ static bool same_file(const struct stat *a, const struct stat *b)
 	       a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
+static const struct fg_conf *read_again(const char *path)
+{
+	struct reading *fresh = calloc(1, sizeof *fresh);
+	if (!fresh || !fg_ini_read(path, &fresh->conf)) {
+		free(fresh);
+		return NULL;
+	}
+	fresh->earlier = readings;
+	readings = fresh;
+	return &fresh->conf;
+}
+
+/* A process that calls in a tight loop asks the file system once in a millisecond. Who changes
+ * the file waits longer than that (fakegpu.py), so that no later call sees the old one. */
+static bool asked_just_now(void)
+{
+	static struct timespec last;
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	long long since = (t.tv_sec - last.tv_sec) * 1000000000LL + t.tv_nsec - last.tv_nsec;
+	if (last.tv_sec && since < 1000000)
+		return true;
+	last = t;
+	return false;
+}
+
 const struct fg_conf *fg_conf_get(void)
 {
 	char path[256];
 	struct stat now;
-	if (!fg_path(path, sizeof path, "gpus.conf") || stat(path, &now) != 0)
-		return NULL;
 	pthread_mutex_lock(&lock);
-	if (!current || !same_file(&now, &seen)) {
-		/* Other threads may still read the old one, so it is never freed. */
-		struct fg_conf *fresh = calloc(1, sizeof *fresh);
-		if (fresh && fg_ini_read(path, fresh)) {
-			current = fresh;
-			seen = now;
-		} else {
-			free(fresh);
+	if (!current || !asked_just_now()) {
+		if (!fg_path(path, sizeof path, "gpus.conf") || stat(path, &now) != 0) {
 			current = NULL;
+		} else if (!current || !same_file(&now, &seen)) {
+			current = read_again(path);
+			seen = now;
 		}
 	}
 	const struct fg_conf *result = current;

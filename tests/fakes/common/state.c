@@ -32,6 +32,7 @@ _Static_assert(sizeof(struct shared) == FG_FILE_SIZE, "the mapping is the file")
 static pthread_mutex_t claiming = PTHREAD_MUTEX_INITIALIZER;
 static struct shared *own_map;  /* absent from a forked child: do not follow it there */
 static struct fg_slot *own;
+static ino_t own_file;
 static const char *alive;       /* a page that the kernel wipes in a forked child */
 
 static bool set_lock(int fd, int command, short type, off_t byte)
@@ -62,7 +63,7 @@ static bool prepare(int fd)
 	struct stat st;
 	if (fstat(fd, &st) != 0)
 		return false;
-	if (st.st_size == 0) {
+	if (st.st_size == 0 && !own) {
 		const struct fg_header h = {.magic = FG_MAGIC, .version = FG_VERSION,
 					    .header_size = FG_HEADER_SIZE, .slot_size = FG_SLOT_SIZE,
 					    .slot_count = FG_SLOTS, .max_gpus = FG_MAX_GPUS};
@@ -70,7 +71,8 @@ static bool prepare(int fd)
 		return fchmod(fd, 0666) == 0 && ftruncate(fd, FG_FILE_SIZE) == 0 &&
 		       pwrite(fd, &h, sizeof h, 0) == (ssize_t)sizeof h;
 	}
-	return st.st_size == FG_FILE_SIZE;
+	/* A file in place of the one that this process has its account in is another machine's. */
+	return st.st_size == FG_FILE_SIZE && (!own || st.st_ino == own_file);
 }
 
 /* Enters the critical section and makes the file if need be. Returns a descriptor or -1. */
@@ -79,7 +81,10 @@ static int enter(void)
 	char path[256];
 	if (!fg_path(path, sizeof path, "state"))
 		return -1;
-	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	/* O_CREAT only where it is needed: in a sticky folder it fails on another user's file. */
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT)
+		fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 	if (fd < 0)
 		return -1;
 	if (!set_lock(fd, F_OFD_SETLKW, F_WRLCK, WHOLE)) {
@@ -179,7 +184,7 @@ static bool mark_alive(void)
 		return false;
 	}
 	*page = 1;
-	alive = page;
+	__atomic_store_n(&alive, page, __ATOMIC_RELEASE);
 	return true;
 }
 
@@ -190,8 +195,11 @@ static enum fg_result claim(int fd)
 	if (keeper < 0)
 		return FG_BROKEN;
 	struct shared *s = map(keeper);
-	bool ok = s && madvise(s, FG_FILE_SIZE, MADV_DONTFORK) == 0 && take(fd, keeper, s) &&
-		  mark_alive();
+	struct stat st;
+	bool ok = s && madvise(s, FG_FILE_SIZE, MADV_DONTFORK) == 0 && fstat(keeper, &st) == 0 &&
+		  mark_alive() && take(fd, keeper, s);
+	if (ok)
+		own_file = st.st_ino;
 	if (s && !ok)
 		munmap(s, FG_FILE_SIZE);
 	close(keeper);
@@ -216,7 +224,8 @@ enum fg_result fg_claim(void)
 
 bool fg_forked(void)
 {
-	return alive && !*(const volatile char *)alive;
+	const char *page = __atomic_load_n(&alive, __ATOMIC_ACQUIRE);
+	return page && !*page;
 }
 
 enum fg_result fg_charge(unsigned key, uint64_t bytes, uint64_t capacity)
@@ -273,7 +282,9 @@ static bool look(struct view *v)
 	if (v->fd < 0)
 		return false;
 	void *p = MAP_FAILED;
-	if (fstat(v->fd, &st) == 0 && st.st_size == FG_FILE_SIZE)
+	if (v->locked && own && !fg_forked())
+		p = own_map;
+	else if (fstat(v->fd, &st) == 0 && st.st_size == FG_FILE_SIZE)
 		p = mmap(NULL, FG_FILE_SIZE, PROT_READ | (v->locked ? PROT_WRITE : 0), MAP_SHARED, v->fd, 0);
 	v->s = p == MAP_FAILED ? NULL : p;
 	if (v->s && v->locked)
@@ -283,7 +294,7 @@ static bool look(struct view *v)
 
 static void look_away(struct view *v)
 {
-	if (v->s)
+	if (v->s && v->s != own_map)
 		munmap(v->s, FG_FILE_SIZE);
 	if (v->locked)
 		leave(v->fd);
@@ -307,7 +318,7 @@ uint64_t fg_used(unsigned key)
 		return 0;
 	for (unsigned i = 0; v.s && i < v.s->header.high_water; i++)
 		if (live(&v, i))
-			total += v.s->slot[i].bytes[key];
+			total += __atomic_load_n(&v.s->slot[i].bytes[key], __ATOMIC_RELAXED);
 	look_away(&v);
 	return total;
 }

@@ -31,7 +31,7 @@ static CUresult start(void)
 		devices[i].capacity = devices[i].gpu.memory - devices[i].gpu.reserved;
 	}
 	count = n;
-	initialised = true;
+	__atomic_store_n(&initialised, true, __ATOMIC_RELEASE);
 	return CUDA_SUCCESS;
 }
 
@@ -49,7 +49,7 @@ API CUresult cuInit(unsigned flags)
 
 CUresult cu_enter(const char *function)
 {
-	if (!initialised || fg_forked())
+	if (!__atomic_load_n(&initialised, __ATOMIC_ACQUIRE) || fg_forked())
 		return CUDA_NOT_INITIALIZED;
 	const struct fg_conf *conf = fg_conf_get();
 	return conf ? fg_fault(&conf->faults, function) : CUDA_SUCCESS;

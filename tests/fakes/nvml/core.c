@@ -80,7 +80,7 @@ API nvmlReturn nvmlShutdown(void)
 
 nvmlReturn nv_driver(const char *function, const struct fg_conf **conf)
 {
-	if (!users)
+	if (!__atomic_load_n(&users, __ATOMIC_ACQUIRE))
 		return NVML_UNINITIALIZED;
 	*conf = fg_conf_get();
 	if (!*conf)
