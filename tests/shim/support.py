@@ -37,7 +37,7 @@ WAIT_S: Final = 60
 
 def uuid(index: int = 0) -> str:
     """Return the UUID of the `index`-th simulated card."""
-    return f"GPU-6d1c2f5e-8a3b-4c7d-9e0f-{index:012x}"
+    return f"GPU-6d1c2f5{index}-8a3b-4c7d-9e0f-{index:012x}"
 
 
 def build() -> None:

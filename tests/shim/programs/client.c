@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -150,11 +151,19 @@ static void do_info(void)
     printf("%d %zu %zu\n", result, free_bytes, total);
 }
 
+static void do_total(int device)
+{
+    size_t total = SENTINEL;
+    int result = d.total(&total, device);
+    printf("%d %zu\n", result, total);
+}
+
 static void do_null(void)
 {
     size_t value = 0;
     int a = d.info(NULL, &value), b = d.info(&value, NULL), c = d.info(NULL, NULL);
-    printf("%d %d %d %d %d %d\n", a, b, c, d.alloc(NULL, 4096), d.total(NULL, 0), d.free(0));
+    int e = d.alloc(NULL, 4096), f = d.total(NULL, 0), g = d.free(0);
+    printf("%d %d %d %d %d %d\n", a, b, c, e, f, g);
 }
 
 static void do_nvml(unsigned index)
@@ -193,11 +202,33 @@ static void do_fork(bool bare, size_t bytes)
     if (child == 0) {
         pointer p = SENTINEL;
         int result = d.alloc(&p, bytes);
-        printf("%d %llu %d\n", result, p, live_count ? d.free(live[0]) : 0);
+        int freed = live_count ? d.free(live[0]) : 0;
+        printf("%d %llu %d\n", result, p, freed);
         fflush(stdout);
         _exit(0);
     }
     waitpid(child, NULL, 0);
+}
+
+/* A child that uses the driver before its parent does and stays; its result. */
+static void do_start_in_child(bool bare, size_t bytes)
+{
+    int ends[2], result = -1;
+    if (pipe(ends))
+        return;
+    pid_t child = bare ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
+    if (child == 0) {
+        pointer p;
+        void *context;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        result = d.init(0) || d.retain(&context, 0) || d.set(context) || d.alloc(&p, bytes);
+        if (write(ends[1], &result, sizeof result) == sizeof result)
+            pause();
+        _exit(0);
+    }
+    if (read(ends[0], &result, sizeof result) != sizeof result)
+        result = -1;
+    printf("%d\n", result);
 }
 
 static void do_errno(void)
@@ -209,6 +240,13 @@ static void do_errno(void)
     d.info(&a, &b);
     d.free(1);
     printf("%d %d\n", errno, (int)umask(022));
+}
+
+static void replace_program(void)
+{
+    printf("0\n");
+    fflush(stdout);
+    execv(program[0], program);
 }
 
 static void context_command(const char *what, unsigned long a)
@@ -235,8 +273,12 @@ static void process_command(const char *what, unsigned long a)
         do_fork(false, a);
     else if (!strcmp(what, "clone"))
         do_fork(true, a);
+    else if (!strcmp(what, "start-in-fork"))
+        do_start_in_child(false, a);
+    else if (!strcmp(what, "start-in-clone"))
+        do_start_in_child(true, a);
     else if (!strcmp(what, "exec"))
-        execv(program[0], program);
+        replace_program();
     else if (!strcmp(what, "closefrom"))
         printf("%d\n", (int)syscall(SYS_close_range, 3, ~0U, 0));
     else if (!strcmp(what, "chdir"))
@@ -249,7 +291,6 @@ static void process_command(const char *what, unsigned long a)
 
 static void command(const char *what, unsigned long a, unsigned long b, unsigned c, unsigned e)
 {
-    size_t total = SENTINEL;
     if (!strcmp(what, "start"))
         start_up((int)a);
     else if (!strcmp(what, "alloc"))
@@ -269,7 +310,7 @@ static void command(const char *what, unsigned long a, unsigned long b, unsigned
     else if (!strcmp(what, "info"))
         do_info();
     else if (!strcmp(what, "total"))
-        printf("%d %zu\n", d.total(&total, (int)a), total);
+        do_total((int)a);
     else if (!strcmp(what, "null"))
         do_null();
     else if (!strcmp(what, "nvml"))
