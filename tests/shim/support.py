@@ -47,7 +47,7 @@ def build() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         make(REPO / "shim", f"BUILD={SHIM}")
         make(REPO / "tests" / "fakes", f"BUILD={FAKES}")
-        make(REPO / "tests" / "shim" / "programs", f"BUILD={PROGRAMS}", f"SHIM={SHIM}")
+        make(REPO / "tests" / "shim" / "programs", f"BUILD={PROGRAMS}", f"DRIVER={LIBDIR}")
 
 
 def make(folder: Path, *arguments: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pynvml
 import pytest
 
 from tests.fakes import DEFAULT_GPUS, T4, fakegpu
+from tests.fakes.__main__ import main
 from tests.fakes.machine import Machine, machine
 from tests.fakes.process import Buffer, Out
 
@@ -149,6 +151,50 @@ def test_faults_come_and_go_while_a_process_runs(t4s: Machine) -> None:
     assert t4s.nvml.call("nvmlDeviceGetMinorNumber", handles[1], Out())[0] == 15
     t4s.driver.unload()
     assert t4s.nvml.call("nvmlDeviceGetMinorNumber", handles[0], Out())[0] == 999
+
+
+def test_hangs_and_cuda_faults(t4s: Machine) -> None:
+    process = t4s.cuda().ready()
+    t4s.driver.inject(0, "cuMemAlloc", 46)
+    t4s.driver.hang(None, "nvmlInit", 300)
+    assert process.alloc(MIB)[0] == 46
+    before = time.monotonic()
+    assert t4s.nvml.call("nvmlInitWithFlags", 0) == (0,)
+    assert time.monotonic() - before >= 0.3
+    t4s.driver.clear()
+    assert process.alloc(MIB)[0] == 0
+    t4s.driver.lose(0)
+    assert process.alloc(MIB)[0] == 999
+
+
+def test_cards_may_differ(t4s: Machine) -> None:
+    other = T4(uuid=UUIDS[1], pci="00000001:01:00.0", minor=5, mig="enabled", numa_node=1,
+               memory_mib=81920, compute_capability="8.0", architecture="Ampere")  # fmt: skip
+    t4s.driver.write_config([other, T4(uuid=UUIDS[0], pci="00000000:01:00.0")])
+    assert t4s.nvml.call("nvmlInit_v2") == (0,)
+    handle = t4s.nvml.handle(1)  # by PCI address, not by section
+    answers = [
+        t4s.nvml.call(name, handle, Out())
+        for name in ("nvmlDeviceGetMinorNumber", "nvmlDeviceGetNumaNodeId")
+    ]
+    assert answers == [(0, 5), (0, 1)]
+    assert t4s.nvml.call("nvmlDeviceGetMigMode", handle, Out(), Out()) == (0, 1, 1)
+    assert t4s.nvml.call("nvmlDeviceGetCudaComputeCapability", handle, Out(), Out()) == (0, 8, 0)
+    assert t4s.cuda().ready(1).info()[2] == other.usable
+
+
+def test_the_command_line(t4s: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--dir", str(t4s.driver.state_dir)]
+    assert main([*command, "config", "--gpus", "1", "--device-nodes", "ignored"]) == 0
+    process = t4s.cuda().ready()
+    assert process.call("cuDeviceGetCount", Out()) == (0, 1)
+    for words in (["inject", "0", "cuCtxSynchronize", "700"], ["xid", "0", "79"], ["accounts"]):
+        assert main([*command, *words]) == 0
+    held = capsys.readouterr().out.splitlines()[-1]
+    assert held.split()[:4] == ["gpu", "0", "pid", str(process.pid)]
+    assert process.call("cuCtxSynchronize") == (700,)
+    assert main([*command, "clear"]) == 0
+    assert process.call("cuCtxSynchronize") == (0,)
 
 
 def test_no_driver(t4s: Machine) -> None:
