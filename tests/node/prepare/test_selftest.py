@@ -1,0 +1,155 @@
+"""The self-test's child among mounts of its own, with the real shim on the simulated driver."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from apportion.enforce import proof
+from apportion.enforce.proof import Trial
+from apportion.errors import EnforcementError
+from apportion.model import GpuUuid
+
+from tests.fakes.fakegpu import DEFAULT_GPUS, FakeDriver
+from tests.shim import support
+
+_LIBDIR = support.FAKES / "root/usr/lib/x86_64-linux-gnu"
+
+# A front that shows the share's size and refuses nothing.
+_IDLE_FRONT = """
+#include <stddef.h>
+int cuDeviceTotalMem_v2(size_t *bytes, int device)
+{
+    (void)device;
+    *bytes = (size_t)1 << 30;
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    assert os.geteuid() == 0, "these tests make mount namespaces: run them as root"
+    support.build()
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeDriver:
+    driver = FakeDriver(tmp_path / "fakegpu")
+    driver.write_config()
+    return driver
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> Path:
+    folder = tmp_path / "front"
+    folder.mkdir()
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        shutil.copy(support.SHIM / name, folder)
+    return folder
+
+
+def trial(front: Path, uuid: str = DEFAULT_GPUS[1].uuid) -> Trial:
+    cuda, nvml = ((_LIBDIR / name).resolve() for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
+    return Trial(front, cuda, nvml, (("libother.so.1", str(nvml)),), GpuUuid(uuid))
+
+
+def run(tried: Trial, fake: FakeDriver, time_limit_s: float = 60) -> str:
+    environ = dict(os.environ) | {"FAKEGPU_DIR": str(fake.state_dir)}
+    return proof.run(tried, time_limit_s=time_limit_s, environ=environ)
+
+
+def test_the_shim_passes_and_nothing_is_left(front: Path, fake: FakeDriver) -> None:
+    mounts = Path("/proc/self/mounts").read_text()
+    said = run(trial(front), fake)
+    assert said == "totals are the share's; an allocation over the limit was refused"
+    assert Path("/proc/self/mounts").read_text() == mounts
+    assert not Path("/run/apportion/shares/selftest-0").exists()
+    assert fake.used(1) == 0
+
+
+def test_a_full_card_that_has_no_context_left_passes_and_says_so(
+    front: Path, fake: FakeDriver
+) -> None:
+    fake.inject(None, "cuDevicePrimaryCtxRetain", 2)
+    assert "no context could be had" in run(trial(front), fake)
+
+
+def test_the_driver_without_a_front_fails(tmp_path: Path, fake: FakeDriver) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        shutil.copy(_LIBDIR / name, bare / name)
+    with pytest.raises(EnforcementError, match=r"cuDeviceTotalMem says .* instead of the share's"):
+        run(trial(bare), fake)
+
+
+def test_a_front_of_cuda_alone_fails(front: Path, fake: FakeDriver) -> None:
+    shutil.copy(_LIBDIR / "libnvidia-ml.so.1", front / "libnvidia-ml.so.1")
+    with pytest.raises(EnforcementError, match="nvmlDeviceGetMemoryInfo says"):
+        run(trial(front), fake)
+
+
+def test_a_front_that_shows_and_does_not_refuse_fails(
+    front: Path, tmp_path: Path, fake: FakeDriver
+) -> None:
+    (tmp_path / "idle.c").write_text(_IDLE_FRONT)
+    stub = tmp_path / "libcuda.so.1"
+    real = "/run/apportion/driver/libcuda.so.1"
+    for command in (
+        ["gcc", "-shared", "-o", str(stub), f"-Wl,-soname,{real}", "-x", "c", "/dev/null"],
+        [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(front / "libcuda.so.1"),
+            "-Wl,-soname,libcuda.so.1,--no-as-needed",
+            str(tmp_path / "idle.c"),
+            str(stub),
+        ],
+    ):
+        subprocess.run(command, check=True, timeout=60)
+    with pytest.raises(EnforcementError, match="an allocation over the limit was granted"):
+        run(trial(front), fake)
+
+
+def test_a_missing_front_fails(front: Path, fake: FakeDriver) -> None:
+    (front / "libcuda.so.1").unlink()
+    with pytest.raises(EnforcementError, match=r"libcuda\.so\.1: cannot open shared object"):
+        run(trial(front), fake)
+
+
+def test_another_gpu_than_asked_for_fails(front: Path, fake: FakeDriver) -> None:
+    with pytest.raises(EnforcementError, match="none of them is GPU-9"):
+        run(trial(front, "GPU-99999999-0000-4000-8000-000000000000"), fake)
+
+
+def test_a_driver_that_does_not_start_fails_with_its_code(front: Path, fake: FakeDriver) -> None:
+    fake.inject(None, "cuInit", 999)
+    with pytest.raises(EnforcementError, match="cuInit gave error 999"):
+        run(trial(front), fake)
+
+
+def test_another_code_than_out_of_memory_fails(front: Path, fake: FakeDriver) -> None:
+    fake.inject(None, "cuDevicePrimaryCtxRetain", 46)
+    with pytest.raises(EnforcementError, match="cuDevicePrimaryCtxRetain gave error 46"):
+        run(trial(front), fake)
+
+
+def test_a_driver_that_hangs_fails_in_time_and_leaves_no_process(
+    front: Path, fake: FakeDriver
+) -> None:
+    fake.hang(None, "cuInit", 60_000)
+    with pytest.raises(EnforcementError, match="no answer within 3 s"):
+        run(trial(front), fake, time_limit_s=3)
+    assert fake.accounts() == ()
+
+
+def test_a_real_library_that_is_not_there_fails(front: Path, fake: FakeDriver) -> None:
+    gone = Trial(front, Path("/nonexistent/libcuda.so"), trial(front).nvml, (), GpuUuid("GPU-1"))
+    with pytest.raises(EnforcementError, match="cannot mount /nonexistent"):
+        run(gone, fake)
