@@ -8,12 +8,14 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tests.harness import progress
 
 _KEY_LENGTH = 16  # hex digits
+_PRUNE_AGE = 3600.0  # seconds: what another process may be about to read stays
 
 
 def folder() -> Path:
@@ -53,6 +55,7 @@ def entry(name: str, build: Callable[[Path], None]) -> Path:
     """
     target = folder() / name
     if target.is_dir():
+        os.utime(target)  # when it was last used: see prune
         return target
     with locked(folder() / f"{name}.lock"):
         if target.is_dir():
@@ -65,3 +68,14 @@ def entry(name: str, build: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return target
+
+
+def prune(prefix: str, keep: int) -> None:
+    """Remove entries of this prefix that nobody used lately, beyond the `keep` last used ones."""
+    used = sorted(
+        ((path.stat().st_mtime, path) for path in folder().glob(f"{prefix}*") if path.is_dir()),
+        reverse=True,
+    )
+    for when, path in used[keep:]:
+        if time.time() - when > _PRUNE_AGE:
+            shutil.rmtree(path, ignore_errors=True)

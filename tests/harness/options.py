@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.harness.errors import HarnessError
+from tests.harness.spec import CONTROL_PLANE
 from tests.harness.versions import DEFAULT_KUBERNETES
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?")
@@ -38,6 +39,8 @@ class NodeOptions:
     def __post_init__(self) -> None:
         if not _DNS_LABEL.fullmatch(self.name):
             raise HarnessError(f"node name {self.name!r} is not a short DNS label")
+        if self.name == CONTROL_PLANE:
+            raise HarnessError(f"a node can't be called {CONTROL_PLANE}: that machine exists")
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class ClusterOptions:
     kubernetes_version: a key of versions.KUBERNETES, such as "1.36".
     feature_gates: given to API server, scheduler, controller manager, kubelet and kube-proxy, on
         top of what versions.KUBERNETES says the version needs.
-    images: archives to import into every node before it is called ready; pause is always there.
+    images: archives to import into every node before it is called ready. The pause, busybox and
+        Python images are always there.
     state_dir: everything the cluster writes; removed at stop unless keep_state. None: a new folder
         in the system's temporary folder.
     *_args: further flags, such as ("--v=4",). kubelet_config: further KubeletConfiguration fields.

@@ -15,6 +15,7 @@ from tests.harness.errors import HarnessError
 
 _TIMEOUT = 1800.0  # seconds
 _ERROR_LINES = 40
+_KEPT = 3  # images of one name
 # Settings of pip that say how to reach the package index from this machine.
 _PIP_SETTINGS = (
     "cert",
@@ -56,7 +57,9 @@ def build_project_image(repo: Path, tag: str) -> Path:
             context.copy(repo, names, Path(work))
             _Buildah(cache.folder() / "buildah").build(Path(work), bases, tag, folder)
 
-    return cache.entry(f"image-{name}-{key}", build) / "image.tar"
+    archive = cache.entry(f"image-{name}-{key}", build) / "image.tar"
+    cache.prune(f"image-{name}-", _KEPT)
+    return archive
 
 
 class _Buildah:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.harness import components, progress
+from tests.harness import components, progress, store
 from tests.harness.access import Access, run
 from tests.harness.components import (
     APISERVER,
@@ -41,13 +41,15 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:node
 def start_programs(access: Access, options: ClusterOptions, deadline: float) -> None:
     """Start everything; returns when all nodes are Ready and a pod would be accepted."""
     begin = time.monotonic()
+    present = store.base_archives()
+    archives = [archive for archive in options.images if archive not in present]
     _start(access, CONTROL_PLANE, ETCD)
     # An API server that finds no etcd tries again a second later.
     access.wait(CONTROL_PLANE, ETCD, lambda: _etcd_ready(access), deadline)
     _start(access, CONTROL_PLANE, APISERVER)
     with ThreadPoolExecutor() as pool:
         nodes = [
-            pool.submit(_start_containerd, access, name, options.images, deadline)
+            pool.submit(_start_containerd, access, name, archives, deadline)
             for name in access.nodes
         ]
         access.wait(CONTROL_PLANE, APISERVER, lambda: _api_ready(access), deadline)

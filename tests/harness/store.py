@@ -20,6 +20,7 @@ from tests.harness.errors import ComponentError
 _START_TIMEOUT = 30.0  # seconds
 _IMPORT_TIMEOUT = 300.0  # seconds
 _COPY_TIMEOUT = 300.0  # seconds
+_KEPT = 2
 _UNUSED_PLUGINS = (
     "io.containerd.cri.v1.images",
     "io.containerd.cri.v1.runtime",
@@ -33,14 +34,16 @@ def base_store(containerd: Path) -> Path:
 
     containerd: the folder of its programs.
     """
-    archives = [
-        base_images.pause_image(),
-        base_images.busybox_image(),
-        base_images.python_image(),
-    ]
+    archives = base_archives()
     key = cache.key([str(containerd), *(str(archive) for archive in archives)])
-    build = _Build(containerd, archives)
-    return cache.entry(f"image-store-{key}", build) / "root"
+    store = cache.entry(f"image-store-{key}", _Build(containerd, archives)) / "root"
+    cache.prune("image-store-", _KEPT)
+    return store
+
+
+def base_archives() -> list[Path]:
+    """The images that every node has from its start."""
+    return [base_images.pause_image(), base_images.busybox_image(), base_images.python_image()]
 
 
 def copy(store: Path, target: Path) -> None:
