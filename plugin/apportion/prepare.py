@@ -153,14 +153,15 @@ class Preparer:
             exists: whether the API server has this claim, by name and UID; None: unknown, keep.
         """
         try:
-            for record in self._store.records():
+            records = self._store.records()
+            for record in records:
                 if record.boot != self._store.boot or exists(record.ref) is False:
                     self._guarded(record.ref.uid, partial(self._sweep_record, record))
-            for uid in sorted(self._strays()):
+            for uid in sorted(self._strays({record.ref.uid for record in records})):
                 self._guarded(uid, partial(self._sweep_stray, uid))
             self._store.sweep()
             self._cdi.sweep()
-            self._enforcer.sweep(frozenset(record.library for record in self._store.records()))
+            self._enforcer.sweep(frozenset(record.library for record in records))
         except ApportionError as error:
             _LOG.warning("sweep failed, tried again later: %s", error)
 
@@ -280,9 +281,8 @@ class Preparer:
             self._store.remove(uid)
         return keys
 
-    def _strays(self) -> set[ClaimUid]:
-        """Return claims that have something here and no record that can be read."""
-        readable = {record.ref.uid for record in self._store.records()}
+    def _strays(self, readable: set[ClaimUid]) -> set[ClaimUid]:
+        """Return claims that have something here and no record that could be read."""
         shares = {_claim_of(key) for key in self._enforcer.share_keys()}
         found = self._store.uids() | self._cdi.claims() | shares
         return {uid for uid in found - readable if names.is_uid(uid)}

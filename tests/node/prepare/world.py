@@ -16,9 +16,11 @@ from apportion.config import Config
 from apportion.enforce import library, proof
 from apportion.enforce.front import FrontEnforcer
 from apportion.errors import KubeNotFoundError, StorageError
+from apportion.ledger import schema
 from apportion.ledger.store import Store
 from apportion.model import (
     Capacity,
+    ClaimOutcome,
     ClaimRef,
     ClaimUid,
     Device,
@@ -209,6 +211,18 @@ class World:
                 self.config.driver_root_mount, self.config.driver_root, self.base / "no-dev"
             ),
         )
+
+    def prepared(self, name: str = "c", *results: dict[str, Any]) -> ClaimOutcome:
+        """Prepare a claim that must work."""
+        outcome = self.preparer().prepare(self.add(name, *results))
+        assert outcome.error == ""
+        return outcome
+
+    def write_newer_record(self, name: str) -> None:
+        """Write what a plugin of a later version would."""
+        content = {"version": 9, "claim": "told otherwise"}
+        data = schema._canonical(content | {"seal": schema._sealed(content)})
+        self.record_path(name).write_bytes(data)
 
     def restarted(self, boot: str | None = None) -> World:
         """Return the same node with a new plugin process, and after a reboot with `boot`."""

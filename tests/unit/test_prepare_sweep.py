@@ -1,0 +1,186 @@
+"""What the sweep takes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from apportion.ledger import schema
+from apportion.model import ClaimOutcome, ClaimRef, ClaimUid
+
+from tests.node.prepare.world import (
+    DRIVER,
+    UUIDS,
+    Faulty,
+    World,
+    claim,
+    ref,
+    result,
+)
+
+FORGOTTEN = ClaimOutcome()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    # A busy disk makes these tests ten times slower; tests/node/prepare has it as it is.
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)
+    return World(tmp_path)
+
+
+# Sweep
+
+
+def everything(_ref: ClaimRef) -> bool:
+    return True
+
+
+def test_sweep_keeps_claims_that_exist_and_those_it_cannot_ask_for(world: World) -> None:
+    world.prepared()
+    before = world.state()
+    world.preparer().sweep(everything)
+    world.preparer().sweep(lambda _ref: None)
+    assert world.state() == before
+
+
+def test_sweep_removes_claims_that_went_while_the_plugin_was_down(world: World) -> None:
+    world.preparer().ready(UUIDS[0])
+    before = world.state()
+    world.prepared()
+    world.restarted().preparer().sweep(lambda _ref: False)
+    assert world.state() == before
+
+
+def test_sweep_removes_what_was_prepared_before_the_last_boot(world: World) -> None:
+    world.preparer().ready(UUIDS[0])
+    before = world.state()
+    world.prepared()
+    after = world.restarted("boot-2")
+    after.preparer().sweep(everything)
+    assert world.state() == before
+    assert after.store.held(UUIDS[0]).memory == 0
+
+
+def make_stray(world: World, kind: str) -> None:
+    if kind == "spec":
+        world.cdi.write_claim(ClaimUid("uid-x"), {})
+    elif kind == "share":
+        shutil.copytree(world.share("c"), world.config.shares_dir / "uid-x-0")
+    elif kind == "half-made share":
+        (world.config.shares_dir / ".uid-x-0.tmp").mkdir()
+    elif kind == "half-written spec":
+        (world.config.cdi_dir / f".k8s.{DRIVER}-claim_uid-x.json.01.tmp").touch()
+    else:
+        (world.config.plugin_dir / "claims/.uid-x.json.01.tmp").touch()
+
+
+@pytest.mark.parametrize(
+    "kind", ["spec", "share", "half-made share", "half-written spec", "half-written record"]
+)
+def test_sweep_removes_strays(world: World, kind: str) -> None:
+    world.prepared()
+    before = world.state()
+    make_stray(world, kind)
+    assert world.state() != before
+    world.preparer().sweep(everything)
+    assert world.state() == before
+
+
+def test_sweep_gives_back_what_a_stray_share_folder_held(world: World) -> None:
+    world.prepared()
+    world.record_path("c").unlink()
+    after = world.restarted()
+    assert after.store.held(UUIDS[0]).memory == 4 << 30
+    after.preparer().sweep(everything)
+    assert after.store.held(UUIDS[0]).memory == 0
+
+
+class Held(Faulty):
+    """An enforcer whose shares all have living processes."""
+
+    def in_use(self, _key: str) -> bool:
+        return True
+
+
+def test_sweep_never_removes_a_share_in_use(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world.prepared()
+    world.prepared("lost")
+    world.record_path("lost").unlink()
+    before = world.state()
+    world.preparer(enforcer=Held(world.enforcer, "none")).sweep(lambda _ref: False)
+    assert world.state() == before
+    assert "processes still use its share" in caplog.text
+
+
+def test_sweep_leaves_a_claim_alone_that_a_call_is_working_on(world: World) -> None:
+    world.prepared()
+    before = world.state()
+    with world.store.claim_lock(ref().uid):
+        world.preparer().sweep(lambda _ref: False)
+    assert world.state() == before
+
+
+def test_sweep_leaves_a_claim_alone_that_was_prepared_anew_meanwhile(world: World) -> None:
+    world.prepared()
+
+    def gone_and_back(wanted: ClaimRef) -> bool:
+        world.preparer().unprepare(wanted)
+        world.claims["c"] = claim(ref(), result(1))
+        world.preparer().prepare(wanted)
+        return False
+
+    world.preparer().sweep(gone_and_back)
+    assert world.share("c").exists()
+
+
+def test_sweep_moves_a_damaged_record_aside_and_keeps_its_share_and_spec(world: World) -> None:
+    world.prepared()
+    world.record_path("c").write_text("{")
+    for _ in range(2):
+        world.restarted().preparer().sweep(everything)
+    assert world.record_path("c").with_name("uid-c.json.damaged").exists()
+    assert world.share("c").exists()
+    assert world.cdi.claims() == {"uid-c"}
+
+
+def test_sweep_leaves_what_a_newer_plugin_wrote(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.prepared()
+    world.write_newer_record("c")
+    before = world.state()
+    world.restarted().preparer().sweep(lambda _ref: False)
+    assert world.state() == before
+    assert "sweep failed, tried again later" in caplog.text
+
+
+def test_sweep_goes_on_after_a_claim_that_fails_to_go(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.prepared("a")
+    world.prepared("b")
+    world.preparer(cdi=Faulty(world.cdi, "remove_claim")).sweep(lambda _ref: False)
+    assert world.share("a").exists()
+    assert not world.share("b").exists()
+    assert "remove_claim failed" in caplog.text
+
+
+def test_sweep_that_cannot_read_is_reported(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.preparer(store=Faulty(world.store, "records")).sweep(everything)
+    assert "sweep failed, tried again later" in caplog.text
+
+
+def test_sweep_removes_libraries_that_no_record_names(world: World) -> None:
+    world.prepared()
+    old = world.config.plugin_dir / "lib"
+    for name in ("named", "unnamed"):
+        (old / name).mkdir()
+    record = schema.load(world.record_path("c").read_bytes(), "c")
+    world.record_path("c").write_bytes(schema.dump(replace(record, library="named")))
+    world.preparer().sweep(everything)
+    assert sorted(os.listdir(old)) == sorted([world.enforcer.build, "named"])  # noqa: PTH208
