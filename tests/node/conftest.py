@@ -21,8 +21,8 @@ _NUMBER = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def kubernetes_programs() -> Path:
-    """Folder with etcd and kube-apiserver; $APPORTION_TEST_KUBERNETES names one that is there."""
-    own = os.environ.get("APPORTION_TEST_KUBERNETES")
+    """Folder with etcd and kube-apiserver; $KUBERNETES_PROGRAMS names one that is there."""
+    own = os.environ.get("KUBERNETES_PROGRAMS")
     return Path(own) if own else golang.kubernetes(DEFAULT_KUBERNETES)
 
 

@@ -10,6 +10,12 @@ from apportion.__main__ import main
 from apportion.errors import StorageError
 
 
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("APPORTION_")]:
+        monkeypatch.delenv(name)
+
+
 def test_each_command_of_the_table_has_what_a_command_needs() -> None:
     assert list(cli.COMMANDS) == ["plugin", "status", "doctor", "version"]
     for command in cli.COMMANDS.values():

@@ -11,6 +11,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -46,6 +47,7 @@ class FakeKubelet:
         self.registrations = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._threads = ThreadPoolExecutor(2)
         self._refused: set[tuple[Path, tuple[int, int]]] = set()
 
     def __enter__(self) -> Self:
@@ -60,6 +62,7 @@ class FakeKubelet:
     ) -> None:
         self._stop.set()
         self._thread.join()
+        self._threads.shutdown()
         for plugin in self.plugins:
             plugin.channel.close()
 
@@ -68,6 +71,9 @@ class FakeKubelet:
 
     def plugins_on_disk(self) -> list[Path]:
         return sorted(self._sockets())
+
+    def in_background(self, action: Callable[[], Any]) -> Future[Any]:
+        return self._threads.submit(action)
 
     def prepare(self, *claims: dict[str, str], version: str = "") -> Any:
         """Call NodePrepareResources of the plugin registered last; return the response."""

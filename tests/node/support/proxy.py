@@ -29,7 +29,13 @@ def containing(text: str) -> Match:
 
 
 class Fault:
-    """What happens to matching requests: `status` answers, `drop` closes, `hang` stays silent."""
+    """What happens to matching requests.
+
+    status: the answer; 0 closes the connection without one.
+    hang: wait first, until the proxy's `released` is set.
+    times: how often; -1 is always.
+    then_forward: go on to the API server in the end.
+    """
 
     def __init__(
         self, match: Match, *, status: int = 0, hang: bool = False, times: int = -1
@@ -38,6 +44,7 @@ class Fault:
         self.status = status
         self.hang = hang
         self.times = times
+        self.then_forward = False
 
     def takes(self, verb: str, path: str) -> bool:
         if self.times == 0 or not self.match(verb, path):
@@ -138,17 +145,19 @@ class _Handler(BaseHTTPRequestHandler):
         proxy = self.owner
         proxy.requests.append((self.command, self.path))
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        for fault in proxy.faults:
-            if fault.takes(self.command, self.path):
-                self._fail(fault)
-                return
-        self._forward(body)
+        fault = next((f for f in proxy.faults if f.takes(self.command, self.path)), None)
+        if fault is not None:
+            self._fail(fault)
+        if fault is None or fault.then_forward:
+            self._forward(body)
 
     do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815 - the names are http's
 
     def _fail(self, fault: Fault) -> None:
         if fault.hang:
-            self.owner.released.wait()
+            self.owner.released.wait(60)
+        if fault.then_forward:
+            return
         if not fault.status:
             self.close_connection = True
             return
