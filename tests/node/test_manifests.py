@@ -1,0 +1,218 @@
+"""The manifests at a real API server: every field is known, and the policy does what it says."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.node.support.apiserver import ADMIN, ApiServer
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+FILES = sorted(
+    path for path in DEPLOY.rglob("*.yaml") if path.name != "kustomization.yaml"
+)  # kustomize reads the others
+PLURALS = {
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "DaemonSet": "/apis/apps/v1/namespaces/{}/daemonsets",
+    "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
+    "Namespace": "/api/v1/namespaces",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
+    "ResourceClaimTemplate": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "ValidatingAdmissionPolicy": (
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    ),
+    "ValidatingAdmissionPolicyBinding": (
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+    ),
+}
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+ACCOUNT = "system:serviceaccount:apportion-system:apportion-plugin"
+NODE_NAME = "authentication.kubernetes.io/node-name"
+CREATED = 201
+
+Object = dict[str, Any]
+
+
+def _load(path: Path) -> list[Object]:
+    return [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if item]
+
+
+def _path(item: Object) -> str:
+    return PLURALS[item["kind"]].format(item["metadata"].get("namespace", "default"))
+
+
+def _request(
+    server: ApiServer,
+    method: str,
+    path: str,
+    body: object = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, Object]:
+    """Return status and answer, whatever the status."""
+    request = urllib.request.Request(  # noqa: S310 - our own server
+        server.url + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
+        | dict(headers or {}),
+    )
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=server.tls())
+    )
+    try:
+        with opener.open(request, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+@pytest.fixture(scope="module")
+def server(api_server: ApiServer) -> ApiServer:
+    """The API server with all namespaces of the manifests, and the base's rights and policy."""
+    namespaces = {
+        item["metadata"]["name"]
+        for path in FILES
+        for item in _load(path)
+        if item["kind"] == "Namespace"
+    }
+    for name in sorted(namespaces | {"default"}):
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        _request(api_server, "POST", "/api/v1/namespaces", body)
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+        _request(api_server, "POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
+    for name in ("rbac.yaml", "policy.yaml"):
+        for item in _load(DEPLOY / "base" / name):
+            assert _request(api_server, "POST", _path(item), item)[0] == CREATED
+    _await_policy(api_server)
+    return api_server
+
+
+def _await_policy(server: ApiServer) -> None:
+    """Return once the policy is in force: admission reads it from a watch of its own."""
+    deadline = time.monotonic() + 30
+    while True:
+        query = "?dryRun=All"
+        status, _ = _request(
+            server, "POST", SLICES + query, _slice("await", "x"), _as("another-node")
+        )
+        if status != CREATED:
+            return
+        assert time.monotonic() < deadline, "the policy never came into force"
+        time.sleep(0.1)
+
+
+def _as(node: str) -> dict[str, str]:
+    """Be the plugin's pod on a node; empty: a token that names none."""
+    extra = {"Impersonate-Extra-" + urllib.parse.quote(NODE_NAME, safe=""): node} if node else {}
+    return {"Impersonate-User": ACCOUNT, "Impersonate-Group": "system:authenticated"} | extra
+
+
+def _slice(name: str, node: str, **changes: Any) -> Object:
+    spec = {
+        "driver": "apportion.gpu",
+        "nodeName": node,
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0"}],
+    } | changes
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {key: value for key, value in spec.items() if value is not None},
+    }
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_every_field_is_known_and_valid(server: ApiServer, path: Path) -> None:
+    for item in _load(path):
+        body = copy.deepcopy(item)
+        # Under a name of its own: some are there already.
+        body["metadata"]["name"] = "try-" + body["metadata"]["name"]
+        if body["kind"] == "DaemonSet":
+            # This server runs without --allow-privileged.
+            (container,) = body["spec"]["template"]["spec"]["containers"]
+            assert container["securityContext"].pop("privileged") is True
+        query = "?dryRun=All&fieldValidation=Strict"
+        status, answer = _request(server, "POST", _path(item) + query, body)
+        assert status == CREATED, answer
+
+
+def test_a_plugin_creates_changes_and_deletes_slices_of_its_node(server: ApiServer) -> None:
+    status, made = _request(server, "POST", SLICES, _slice("own", "n1"), _as("n1"))
+    assert status == CREATED, made
+    made["spec"]["pool"]["generation"] = 2
+    assert _request(server, "PUT", f"{SLICES}/own", made, _as("n1"))[0] == 200
+    assert _request(server, "DELETE", f"{SLICES}/own", None, _as("n1"))[0] == 200
+
+
+POOL_2 = {"name": "n2", "generation": 1, "resourceSliceCount": 1}
+BY_NAME = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+ONE_NODE = {"nodeSelectorTerms": [{"matchFields": [BY_NAME]}]}
+EACH_DEVICE = {
+    "perDeviceNodeSelection": True,
+    "devices": [{"name": "gpu-0", "allNodes": True}],
+}
+NOT_OURS = "with that spec.nodeName"
+
+
+@pytest.mark.parametrize(
+    ("node", "changes", "words"),
+    [
+        ("n1", {"nodeName": "n2", "pool": POOL_2}, NOT_OURS),
+        ("n1", {"nodeName": None, "allNodes": True}, NOT_OURS),
+        ("n1", {"nodeName": None, "nodeSelector": ONE_NODE}, NOT_OURS),
+        ("n1", {"nodeName": None, **EACH_DEVICE}, NOT_OURS),
+        ("n1", {"pool": POOL_2}, "the pool of a slice must be named as its node"),
+        ("n1", {"driver": "gpu.example.com"}, "another driver"),
+        ("", {}, "the token names no node"),
+    ],
+)
+def test_what_a_plugin_may_not_create(
+    server: ApiServer, node: str, changes: Object, words: str
+) -> None:
+    body = _slice("refused", "n1", **changes)
+    status, answer = _request(server, "POST", f"{SLICES}?dryRun=All", body, _as(node))
+    assert status == 422, answer
+    assert words in answer["message"]
+
+
+def test_a_plugin_cannot_touch_what_is_another_node_s(server: ApiServer) -> None:
+    status, made = _request(server, "POST", SLICES, _slice("theirs", "n2"), _as("n2"))
+    assert status == CREATED, made
+    try:
+        assert _request(server, "DELETE", f"{SLICES}/theirs", None, _as("n1"))[0] == 422
+        changed = copy.deepcopy(made)
+        changed["spec"]["pool"]["generation"] = 9
+        assert _request(server, "PUT", f"{SLICES}/theirs", changed, _as("n1"))[0] == 422
+        # RBAC has no word for it, so it must not be there at all.
+        assert _request(server, "DELETE", SLICES, None, _as("n2"))[0] == 403
+    finally:
+        assert _request(server, "DELETE", f"{SLICES}/theirs")[0] == 200
+
+
+def test_others_are_none_of_the_policy_s_business(server: ApiServer) -> None:
+    body = _slice("admin", "n3", driver="gpu.example.com")
+    assert _request(server, "POST", f"{SLICES}?dryRun=All", body)[0] == CREATED
+
+
+def test_the_account_may_what_the_role_says_and_no_more(server: ApiServer) -> None:
+    claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    assert _request(server, "GET", f"{claims}/none", None, _as("n1"))[0] == 404
+    assert _request(server, "GET", claims, None, _as("n1"))[0] == 403
+    assert _request(server, "GET", "/api/v1/nodes/none", None, _as("n1"))[0] == 404
+    assert _request(server, "GET", "/api/v1/nodes", None, _as("n1"))[0] == 403
+    assert _request(server, "GET", "/api/v1/secrets", None, _as("n1"))[0] == 403
