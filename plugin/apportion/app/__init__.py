@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import logging
 import signal
+import threading
 from collections.abc import Iterator
 
 from apportion import __version__, kube, slices
@@ -110,11 +111,17 @@ class App:
 
     def _catch_signals(self) -> None:
         def stop(number: int, _frame: object) -> None:
-            _LOG.info("stopping", extra={"signal": signal.Signals(number).name})
-            self._loops.stop()
+            # A handler runs in the middle of whatever the main thread does, which may hold the
+            # very lock that logging or setting an event needs: so not here, but in a thread.
+            name = signal.Signals(number).name
+            threading.Thread(target=self._stop, args=(name,), name="signal").start()
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
+
+    def _stop(self, signal_name: str) -> None:
+        _LOG.info("stopping", extra={"signal": signal_name})
+        self._loops.stop()
 
     def _say_settings(self) -> None:
         settings = dataclasses.asdict(self._config)

@@ -44,7 +44,7 @@ class Loops:
         self.start(name, loop)
 
     def stop(self) -> None:
-        """Let all loops end; may be called from a signal handler."""
+        """Let all loops end."""
         self.stopping.set()
 
     def join(self, seconds: float) -> None:

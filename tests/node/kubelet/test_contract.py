@@ -85,6 +85,17 @@ def test_a_device_has_requests_pool_name_and_cdi_ids_with_its_own_first(
     assert shared.endswith("driver=all")
 
 
+def test_a_kubelet_that_knows_only_the_old_version_is_served_in_it(
+    site: Site,
+    plugin: Kubelet,  # noqa: ARG001 - it must run
+) -> None:
+    with FakeKubelet(site.registry, versions=("v1beta1.DRAPlugin",)) as old:
+        old.wait_for(1)
+        (device,) = old.prepare(claim()).claims[UID.format(0)].devices
+        assert "share_id" not in device.DESCRIPTOR.fields_by_name
+        assert old.unprepare(claim()).claims[UID.format(0)].error == ""
+
+
 def test_share_id_is_returned_where_the_version_has_it(kubelet: FakeKubelet) -> None:
     entry = kubelet.prepare(claim(), version="v1.DRAPlugin").claims[UID.format(0)]
     assert entry.devices[0].share_id == f"share-of-{UID.format(0)}"

@@ -3,10 +3,12 @@ from __future__ import annotations
 import logging
 
 import pytest
-from apportion import log
+from apportion import log, names
 from apportion.kubelet.pb import dra_v1_pb2, dra_v1beta1_pb2
 from apportion.kubelet.server import ClaimServer, supported_versions
 from apportion.model import ClaimOutcome, ClaimRef, PreparedDevice
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 _UID = "4e7c6a5e-6f0c-4d6e-9d3b-2c1f0a9b8d7e"
 
@@ -97,6 +99,31 @@ def test_an_endless_error_is_cut() -> None:
     action = Counting(ClaimOutcome(error="x" * 100_000))
     errors = _answer(_server(action), {"uid": _UID, "namespace": "n", "name": "c"})
     assert len(errors[_UID]) == 2000
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "uid": st.sampled_from(["", "..", "a", "b", _UID]) | st.text(max_size=70),
+                "namespace": st.sampled_from(["", "n"]) | st.text(max_size=9),
+                "name": st.sampled_from(["", "c"]) | st.text(max_size=9),
+            }
+        ),
+        max_size=12,
+    ),
+    st.sampled_from([ClaimOutcome(), ClaimOutcome(error="no"), RuntimeError("boom")]),
+)
+@settings(deadline=None)
+def test_whatever_is_asked_each_uid_has_one_entry_and_bad_ones_are_never_acted_on(
+    claims: list[dict[str, str]], outcome: ClaimOutcome | Exception
+) -> None:
+    action = Counting(outcome)
+    errors = _answer(_server(action), *claims)
+    assert set(errors) == {claim["uid"] for claim in claims}
+    assert {ref.uid for ref in action.calls} <= {uid for uid in errors if names.is_uid(uid)}
+    if isinstance(outcome, Exception) or outcome.error:
+        assert all(errors.values())
 
 
 def test_devices_of_a_failed_claim_are_not_sent() -> None:
