@@ -30,7 +30,6 @@ from apportion.errors import ApportionError, ClaimError, EnforcementError, State
 from apportion.ledger.schema import Record, State
 from apportion.ledger.store import Store
 from apportion.model import (
-    Capacity,
     ClaimOutcome,
     ClaimRef,
     ClaimUid,
@@ -108,7 +107,9 @@ class Preparer:
         try:
             _refuse_odd(ref)
             with self._store.claim_lock(ref.uid):
-                record = self._prepare(self._resolve(ref))
+                # One look: a GPU that leaves meanwhile must not be half there.
+                devices = self._devices()
+                record = self._prepare(self._resolve(ref, devices), devices)
         except ApportionError as error:
             return _refused("prepare", ref, error)
         except Exception as error:  # noqa: BLE001 - our fault in one claim must not fail others
@@ -161,7 +162,10 @@ class Preparer:
                 self._guarded(uid, partial(self._sweep_stray, uid))
             self._store.sweep()
             self._cdi.sweep()
-            self._enforcer.sweep(frozenset(record.library for record in records))
+            if self._static is not None:
+                # Another plugin may have written its own; until then its libraries stay.
+                self._cdi.write_driver(self._static[2])
+                self._enforcer.sweep(frozenset(record.library for record in records))
         except ApportionError as error:
             _LOG.warning("sweep failed, tried again later: %s", error)
 
@@ -177,25 +181,29 @@ class Preparer:
         self._cdi.write_driver(static[2])
         return found, build
 
-    def _resolve(self, ref: ClaimRef) -> ResolvedClaim:
+    def _resolve(self, ref: ClaimRef, devices: Mapping[DeviceName, Device]) -> ResolvedClaim:
         return claims.resolve(
             self._fetch(ref),
             ref,
             driver=self._config.driver_name,
             pool=self._config.node_name,
-            devices=self._devices(),
+            devices=devices,
             cores_min=self._config.cores_min,
         )
 
-    def _prepare(self, claim: ResolvedClaim) -> Record:
+    def _prepare(self, claim: ResolvedClaim, devices: Mapping[DeviceName, Device]) -> Record:
         uid = claim.ref.uid
         found, build = self._ready(claim.shares[0].uuid)
-        edits = [(share.key, self._share_edits(share, found)) for share in claim.shares]
+        edits = [
+            (share.key, self._share_edits(share, found, devices[share.device].gpu.minor))
+            for share in claim.shares
+        ]
         record = self._current(claim)
         with ExitStack() as undo:
             if record is None:
                 undo.callback(self._undo, claim.ref, partial(self._store.remove, uid))
-                record = self._store.begin(claim, self._capacities(), build)
+                capacities = {each.gpu.uuid: each.capacity for each in devices.values()}
+                record = self._store.begin(claim, capacities, build)
             elif record.state is State.STARTED:
                 # Never answered, so no container has any of it: all of it may go.
                 undo.callback(self._undo, claim.ref, partial(self._remove, uid))
@@ -231,11 +239,8 @@ class Preparer:
         )
         return None
 
-    def _capacities(self) -> dict[GpuUuid, Capacity]:
-        return {device.gpu.uuid: device.capacity for device in self._devices().values()}
-
-    def _share_edits(self, share: Share, found: DriverFiles) -> Edits:
-        node = driver.gpu_node(found, self._devices()[share.device].gpu.minor)
+    def _share_edits(self, share: Share, found: DriverFiles, minor: int) -> Edits:
+        node = driver.gpu_node(found, minor)
         seen = driver.seen(node.host_path, self._config.driver_root_mount, self._config.driver_root)
         if not seen.exists():
             raise EnforcementError(

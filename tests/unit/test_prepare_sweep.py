@@ -7,10 +7,11 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from apportion.ledger import schema
-from apportion.model import ClaimOutcome, ClaimRef, ClaimUid
+from apportion.model import ClaimRef, ClaimUid
 
 from tests.node.prepare.world import (
     DRIVER,
@@ -22,17 +23,12 @@ from tests.node.prepare.world import (
     result,
 )
 
-FORGOTTEN = ClaimOutcome()
-
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     # A busy disk makes these tests ten times slower; tests/node/prepare has it as it is.
     monkeypatch.setattr(os, "fsync", lambda _fd: None)
     return World(tmp_path)
-
-
-# Sweep
 
 
 def everything(_ref: ClaimRef) -> bool:
@@ -175,6 +171,34 @@ def test_sweep_that_cannot_read_is_reported(world: World, caplog: pytest.LogCapt
     assert "sweep failed, tried again later" in caplog.text
 
 
+def test_sweep_puts_a_static_spec_back_before_it_removes_what_another_plugin_named(
+    world: World,
+) -> None:
+    preparer = world.preparer()
+    old = world.config.plugin_dir / "lib/old"
+    old.mkdir(parents=True)
+    # Not ready yet: the spec on disk may be the only one that names it.
+    preparer.sweep(everything)
+    assert old.exists()
+    preparer.ready(UUIDS[0])
+    mine = world.cdi.driver_path().read_text()
+    world.cdi.driver_path().write_text(mine.replace(world.enforcer.build, "old"))
+    preparer.sweep(everything)
+    assert world.cdi.driver_path().read_text() == mine
+    assert not old.exists()
+
+
+def test_a_gpu_that_leaves_in_the_middle_of_a_prepare_is_no_fault_of_the_plugin(
+    world: World,
+) -> None:
+    def leaves(wanted: ClaimRef) -> dict[str, Any]:
+        world.devices.clear()
+        return world.fetch(wanted)
+
+    outcome = world.preparer(fetch=leaves).prepare(world.add("c"))
+    assert "fault of the plugin" not in outcome.error
+
+
 def test_sweep_removes_libraries_that_no_record_names(world: World) -> None:
     world.prepared()
     old = world.config.plugin_dir / "lib"
@@ -182,5 +206,7 @@ def test_sweep_removes_libraries_that_no_record_names(world: World) -> None:
         (old / name).mkdir()
     record = schema.load(world.record_path("c").read_bytes(), "c")
     world.record_path("c").write_bytes(schema.dump(replace(record, library="named")))
-    world.preparer().sweep(everything)
+    preparer = world.preparer()
+    preparer.ready(UUIDS[0])
+    preparer.sweep(everything)
     assert sorted(os.listdir(old)) == sorted([world.enforcer.build, "named"])  # noqa: PTH208
