@@ -37,7 +37,7 @@ def main() -> int:
         cluster = Cluster(testbed.options(state / "fakegpu", name="demo"))
         cluster.start()
         walk = Walk(cluster, show=lambda line: print(line, flush=True))
-        error = _walk(walk, lab_a.STEPS[:-1] if args.keep else lab_a.STEPS)
+        error = _walk(walk, lab_a.DEMO[:-1] if args.keep else lab_a.DEMO)
         if args.keep:
             _keep(cluster)
         else:
