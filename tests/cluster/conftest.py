@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness import Cluster, ClusterOptions, requirements
+from tests.harness import Cluster, ClusterOptions, HarnessError, requirements
 
 _HERE = Path(__file__).parent
-_TIMEOUT = 180  # seconds for a test; fixtures have limits of their own, and the first builds
+_TIMEOUT = 180  # seconds for a test; a cluster's start has a limit of its own
 
 
 def _is_required() -> bool:
@@ -41,17 +42,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(f"{reason} (CI or APPORTION_REQUIRE_CLUSTER is set: not skipped)")
 
 
-@pytest.fixture(scope="session")
-def spoken(request: pytest.FixtureRequest) -> Callable[[Callable[[], None]], None]:
-    """Run something slow with pytest's capture off, so that a person sees how far it is."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build everything before the first test, whose time limit it would break, and say so."""
+    ours = [item for item in session.items if _HERE in item.path.parents]
+    if not ours or session.config.option.collectonly or requirements.missing():
+        return
+    # What fails here fails again, with its words, in the first test that starts a cluster.
+    with _capture_off(session.config), contextlib.suppress(HarnessError):
+        Cluster.build()
 
-    def run(action: Callable[[], None]) -> None:
-        with capture.global_and_fixture_disabled():
-            print(flush=True)
-            action()
 
-    return run
+@contextlib.contextmanager
+def _capture_off(config: pytest.Config) -> Iterator[None]:
+    """A person who waits sees how far it is."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -61,11 +67,9 @@ def cluster_options() -> ClusterOptions:
 
 
 @pytest.fixture(scope="session")
-def cluster(
-    cluster_options: ClusterOptions, spoken: Callable[[Callable[[], None]], None]
-) -> Iterator[Cluster]:
+def cluster(cluster_options: ClusterOptions) -> Iterator[Cluster]:
     """One cluster for all tests that ask for it, started when the first one does."""
     shared = Cluster(cluster_options)
-    spoken(shared.start)
+    shared.start()
     yield shared
     shared.stop()

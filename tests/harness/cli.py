@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.harness import golang, progress, registry, requirements, store
+from tests.harness import progress, registry
 from tests.harness.cluster import Cluster
 from tests.harness.errors import HarnessError
 from tests.harness.options import ClusterOptions, NodeOptions
@@ -73,11 +73,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    requirements.ensure()
-    print(golang.kubernetes(arguments.kubernetes))
-    programs = golang.containerd()
-    print(programs)
-    print(store.base_store(programs))
+    for folder in Cluster.build(arguments.kubernetes):
+        print(folder)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ class Traces:
     processes: frozenset[tuple[int, int]]  # PID, start time
     namespaces: frozenset[str]  # such as "net:[4026532281]"
     mounts: str  # the host's mount table before the cluster was started
+    taken: float  # in clock ticks since boot
 
     @classmethod
     def of(cls, access: Access, mounts_before: str) -> Traces:
@@ -39,6 +41,7 @@ class Traces:
             processes=frozenset((pid, registry.start_time(pid) or 0) for pid in processes),
             namespaces=own,
             mounts=mounts_before,
+            taken=time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"),
         )
 
     def left(self) -> list[str]:
@@ -52,7 +55,8 @@ class Traces:
             f"namespace {name} of process {pid}"
             for pid in _all_pids()
             for name in _namespaces(pid)
-            if name in self.namespaces
+            # The kernel gives numbers again: a later process may be in a later namespace.
+            if name in self.namespaces and (registry.start_time(pid) or 0) <= self.taken
         ]
         found += [
             f"cgroup {hierarchy.root / self.cgroup}"
