@@ -6,10 +6,12 @@ ARG BUILDER_IMAGE=python:3.11-slim-bookworm
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BUILDER_IMAGE} AS builder
-RUN if ! { command -v gcc && command -v make && command -v python3 \
-           && [ -e /usr/include/stdio.h ] && python3 -c 'import ensurepip'; } >/dev/null 2>&1; then \
-      apt-get update \
-      && apt-get install --yes --no-install-recommends gcc libc6-dev make python3 python3-venv; \
+RUN missing=""; \
+    command -v gcc >/dev/null && [ -e /usr/include/stdio.h ] || missing="gcc libc6-dev"; \
+    command -v make >/dev/null || missing="$missing make"; \
+    python3 -c "import ensurepip" 2>/dev/null || missing="$missing python3 python3-venv"; \
+    if [ -n "$missing" ]; then \
+      apt-get update && apt-get install --yes --no-install-recommends $missing; \
     fi
 # pip reads these from its environment. They end with this stage.
 ARG PIP_CERT

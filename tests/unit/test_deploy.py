@@ -312,6 +312,26 @@ def test_the_operator_overlay_changes_both_places_of_the_driver_root() -> None:
     assert variable["value"] == volume["hostPath"]["path"] == "/run/nvidia/driver"
 
 
+def test_the_build_context_has_what_the_dockerfile_copies_and_no_more() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    copied = {
+        source
+        for line in re.findall(r"^COPY (?!--from)(.+)$", dockerfile, re.MULTILINE)
+        for source in line.split()[:-1]
+    }
+    ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    allowed = {line.removeprefix("!") for line in ignore if line.startswith("!")}
+    assert "*" in ignore
+    assert copied | {"Dockerfile"} == allowed
+    assert all((ROOT / source).exists() for source in copied)
+
+
+def test_the_image_says_its_version() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    (base,) = _load(BASE / "kustomization.yaml")
+    assert f"ARG VERSION={base['images'][0]['newTag']}\n" in dockerfile
+
+
 def test_probed_services_are_served() -> None:
     """The names in the probes are text in the code: a renamed service must not slip through."""
     texts = {
