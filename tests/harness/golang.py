@@ -94,7 +94,7 @@ def containerd_build() -> Build:
 
 def find() -> Path | None:
     """A `go` that is new enough, without installing one."""
-    candidates = [shutil.which("go"), "/usr/local/go/bin/go", str(_pip_target() / "bin/go")]
+    candidates = [shutil.which("go"), "/usr/local/go/bin/go", str(_pip_target() / "go/bin/go")]
     for candidate in candidates:
         if candidate and Path(candidate).is_file() and _is_new_enough(candidate):
             return Path(candidate)
