@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from apportion.errors import ConfigError
 
 ENV_PREFIX = "APPORTION_"
 _MAX_CORES = 100
+_MAX_PORT = 65535
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 # Kubernetes gives each container variables for the Services of its namespace, and one that is
@@ -92,6 +94,19 @@ def _path(name: str, text: str) -> Setting:
     return Setting(name, text, _absolute, "an absolute path")
 
 
+def _is_address(value: str) -> bool:
+    host, _colon, port = value.rpartition(":")
+    try:
+        ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return value == ""
+    return _WHOLE_NUMBER.fullmatch(port) is not None and 0 <= int(port) <= _MAX_PORT
+
+
+def _address(name: str, text: str) -> Setting:
+    return Setting(name, text, _is_address, "an address such as 0.0.0.0:51515, or nothing")
+
+
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "driver_name",
@@ -146,8 +161,8 @@ SETTINGS: tuple[Setting, ...] = (
         _one_of("on", "off"),
         "on or off",
     ),
-    Setting("health_address", "gRPC health service for probes; empty: none"),
-    Setting("metrics_address", "Prometheus metrics over HTTP; empty: none"),
+    _address("health_address", "gRPC health service for probes; empty: none"),
+    _address("metrics_address", "Prometheus metrics over HTTP; empty: none"),
     Setting("api_timeout_s", "seconds for one call of the API server", _between(1, 60), "1 to 60"),
     Setting("scan_interval_s", "seconds between scans for GPUs", _between(1, 3600), "1 to 3600"),
     Setting("sweep_interval_s", "seconds between sweeps", _between(1, 3600), "1 to 3600"),

@@ -50,7 +50,7 @@ class Site:
 
     def claim(self, *results: dict[str, Any]) -> dict[str, str]:
         """Return a claim allocated by hand; without results, 4 GiB of the first GPU."""
-        name = f"claim-{next(_NUMBER)}"
+        name = f"app-claim-{next(_NUMBER)}"
         return allocated(self.server, name, *(results or (share(self.node, _FIRST),)))
 
     def slices(self) -> list[dict[str, Any]]:
@@ -341,6 +341,7 @@ def test_each_prepare_is_one_line_with_the_calls_id(site: Site) -> None:
         ({"kubeconfig": "/nonexistent"}, 2, "set kubeconfig to a file"),
         ({"plugins_dir": "/proc/nowhere"}, 1, "plugins_dir"),
         ({"health_address": "256.0.0.1:1"}, 2, "health_address"),
+        ({"health_address": "192.0.2.1:1"}, 2, "health_address"),
         ({"metrics_address": "9400"}, 2, "metrics_address"),
         ({"proc": "/nonexistent"}, 1, "boot ID"),
     ],

@@ -83,17 +83,17 @@ def test_a_claim_is_read_by_name_with_all_its_fields(api_server: ApiServer, dire
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
-            "metadata": {"name": "claim-1"},
+            "metadata": {"name": "kube-claim-1"},
             "spec": spec,
         },
     )
-    ref = ClaimRef(ClaimUid(made["metadata"]["uid"]), "default", "claim-1")
+    ref = ClaimRef(ClaimUid(made["metadata"]["uid"]), "default", "kube-claim-1")
     assert direct.get_claim(ref) == made
     assert direct.claim_exists(ref) is True
-    assert direct.claim_exists(ClaimRef(ClaimUid("other"), "default", "claim-1")) is False
-    assert "claim-1" in [found["metadata"]["name"] for found in direct.list_claims()]
-    with pytest.raises(KubeNotFoundError, match='"claim-2" not found'):
-        direct.get_claim(ClaimRef(ref.uid, "default", "claim-2"))
+    assert direct.claim_exists(ClaimRef(ClaimUid("other"), "default", "kube-claim-1")) is False
+    assert "kube-claim-1" in [found["metadata"]["name"] for found in direct.list_claims()]
+    with pytest.raises(KubeNotFoundError, match='"kube-claim-2" not found'):
+        direct.get_claim(ClaimRef(ref.uid, "default", "kube-claim-2"))
 
 
 def test_a_token_without_rights_is_forbidden(api_server: ApiServer) -> None:

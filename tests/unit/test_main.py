@@ -50,6 +50,10 @@ def test_wrong_usage_is_exit_status_2(argv: list[str], capsys: pytest.CaptureFix
     [
         (["plugin", "--cores-min", "many"], "cores_min"),
         (["plugin", "--config", "/nonexistent"], "/nonexistent"),
+        *(
+            (["plugin", "--metrics-address", address], "metrics_address")
+            for address in ("9400", ":9400", "host:9400", "0.0.0.0:x", "0.0.0.0:65536", "::1:-1")
+        ),
     ],
 )
 def test_a_bad_setting_is_exit_status_2_and_one_line(

@@ -95,12 +95,6 @@ def test_they_are_served_over_http() -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
 
 
-@pytest.mark.parametrize("address", ["9400", ":9400", "host:9400", "0.0.0.0:x", "0.0.0.0:65536"])
-def test_an_address_that_is_none_is_refused_with_what_to_do(address: str) -> None:
-    with pytest.raises(ConfigError, match="metrics_address"):
-        Metrics(lambda: ()).serve(address)
-
-
 def test_a_taken_port_is_refused_with_what_to_do() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
