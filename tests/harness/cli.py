@@ -98,6 +98,7 @@ def _up(arguments: argparse.Namespace) -> int:
         cluster.stop()
         raise
     cluster.stop()
+    progress.say(f"cluster {arguments.name} is gone")
     return 0
 
 
@@ -163,12 +164,13 @@ def _down(arguments: argparse.Namespace) -> int:
 
 def _kubectl(arguments: argparse.Namespace) -> int:
     access = Cluster.attach(Path(_running(arguments.name).state_dir)).access
-    return subprocess.run(access.kubectl_argv(*arguments.rest), check=False).returncode
+    rest = arguments.rest[1:] if arguments.rest[:1] == ["--"] else arguments.rest
+    return subprocess.run(access.kubectl_argv(*rest), check=False).returncode
 
 
 def _shell(arguments: argparse.Namespace) -> int:
     access = Cluster.attach(Path(_running(arguments.name).state_dir)).access
-    argv = access.node_argv(arguments.node, ["/bin/bash", "-l"])
+    argv = access.node_argv(arguments.node, ["/bin/bash"])  # no login: that resets PATH
     more = {
         "KUBECONFIG": str(access.kubeconfig),
         "PATH": f"{Path(access.spec.kubectl).parent}:{Path(access.spec.ctr).parent}"
