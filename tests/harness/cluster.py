@@ -81,7 +81,8 @@ class Cluster:
         """
         if self._access:
             raise HarnessError(f"cluster {self.options.name} is started already")
-        kubernetes, containerd, images = self.build(self.options.kubernetes_version)
+        kubernetes, containerd, _ = self.build(self.options.kubernetes_version)
+        images = store.store_with(containerd, self.options.images)
         registry.sweep()
         deadline = time.monotonic() + self.options.start_timeout
         state = self._make_state_dir()
@@ -322,7 +323,7 @@ class Cluster:
         deadline = time.monotonic() + timeout
         before = startup.running_containers(self.access, name)
         self.access.supervisor(timeout=timeout, op="reboot", machine=name)
-        startup.start_node(self.access, name, [], deadline)
+        startup.start_node(self.access, name, deadline)
         startup.wait_for_node(self.access, name, deadline)
         startup.wait_until_gone(self.access, name, before, deadline)
 

@@ -52,8 +52,8 @@ class ClusterOptions:
     kubernetes_version: a key of versions.KUBERNETES, such as "1.36".
     feature_gates: given to API server, scheduler, controller manager, kubelet and kube-proxy, on
         top of what versions.KUBERNETES says the version needs.
-    images: archives to import into every node before it is called ready. The pause, busybox and
-        Python images are always there.
+    images: archives of images that every node has from its start, unpacked once and kept in the
+        cache. The pause, busybox and Python images are always there.
     state_dir: everything the cluster writes; removed at stop unless keep_state. None: a new folder
         in the system's temporary folder.
     *_args: further flags, such as ("--v=4",). kubelet_config: further KubeletConfiguration fields.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.harness import components, progress, store
+from tests.harness import components, progress
 from tests.harness.access import Access, run
 from tests.harness.components import (
     APISERVER,
@@ -41,17 +40,12 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:node
 def start_programs(access: Access, options: ClusterOptions, deadline: float) -> None:
     """Start everything; returns when all nodes are Ready and a pod would be accepted."""
     begin = time.monotonic()
-    present = store.base_archives()
-    archives = [archive for archive in options.images if archive not in present]
     _start(access, CONTROL_PLANE, ETCD)
     # An API server that finds no etcd tries again a second later.
     access.wait(CONTROL_PLANE, ETCD, lambda: _etcd_ready(access), deadline)
     _start(access, CONTROL_PLANE, APISERVER)
     with ThreadPoolExecutor() as pool:
-        nodes = [
-            pool.submit(_start_containerd, access, name, archives, deadline)
-            for name in access.nodes
-        ]
+        nodes = [pool.submit(_start_containerd, access, name, deadline) for name in access.nodes]
         access.wait(CONTROL_PLANE, APISERVER, lambda: _api_ready(access), deadline)
         _start(access, CONTROL_PLANE, CONTROLLER_MANAGER)
         _start(access, CONTROL_PLANE, SCHEDULER)
@@ -72,9 +66,9 @@ def start_programs(access: Access, options: ClusterOptions, deadline: float) -> 
     progress.say(f"cluster {options.name} is ready after {time.monotonic() - begin:.1f} s")
 
 
-def start_node(access: Access, name: str, archives: Sequence[Path], deadline: float) -> None:
+def start_node(access: Access, name: str, deadline: float) -> None:
     """Start a node's programs while the control plane runs."""
-    _start_containerd(access, name, archives, deadline)
+    _start_containerd(access, name, deadline)
     _start(access, name, KUBELET)
     _start_proxy(access, name, deadline)
 
@@ -90,11 +84,9 @@ def _start(access: Access, machine: str, component: str) -> None:
     access.ask(machine, op="start", component=component)
 
 
-def _start_containerd(access: Access, name: str, archives: Sequence[Path], deadline: float) -> None:
+def _start_containerd(access: Access, name: str, deadline: float) -> None:
     _start(access, name, CONTAINERD)
     wait_for_containerd(access, name, deadline)
-    for archive in archives:
-        import_image(access, name, archive)
 
 
 def _etcd_ready(access: Access) -> bool:

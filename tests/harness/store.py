@@ -1,4 +1,4 @@
-"""A containerd folder that has the base images already, for new nodes to start from.
+"""containerd folders that have images already, for new nodes to start from.
 
 Importing 160 MB takes seconds and both cores, for every cluster anew. Here it is done once; a node
 gets the folder as hard links. What is linked is never written in place: image blobs, and layers
@@ -20,7 +20,7 @@ from tests.harness.errors import ComponentError
 _START_TIMEOUT = 30.0  # seconds
 _IMPORT_TIMEOUT = 300.0  # seconds
 _COPY_TIMEOUT = 300.0  # seconds
-_KEPT = 2
+_KEPT = 4
 _UNUSED_PLUGINS = (
     "io.containerd.cri.v1.images",
     "io.containerd.cri.v1.runtime",
@@ -34,11 +34,27 @@ def base_store(containerd: Path) -> Path:
 
     containerd: the folder of its programs.
     """
-    archives = base_archives()
-    key = cache.key([str(containerd), *(str(archive) for archive in archives)])
-    store = cache.entry(f"image-store-{key}", _Build(containerd, archives)) / "root"
+    return _store(containerd, None, base_archives())
+
+
+def store_with(containerd: Path, archives: Sequence[Path]) -> Path:
+    """The base store with further images; made when missing, from the base store."""
+    base = base_store(containerd)
+    further = [archive for archive in archives if archive not in base_archives()]
+    return _store(containerd, base, further) if further else base
+
+
+def _store(containerd: Path, start: Path | None, archives: Sequence[Path]) -> Path:
+    key = cache.key([str(containerd), str(start), *(_identity(archive) for archive in archives)])
+    store = cache.entry(f"image-store-{key}", _Build(containerd, start, archives)) / "root"
     cache.prune("image-store-", _KEPT)
     return store
+
+
+def _identity(archive: Path) -> str:
+    """Archives of the cache are named by their content; others may change in place."""
+    status = archive.stat()
+    return f"{archive.absolute()} {status.st_size} {status.st_mtime_ns}"
 
 
 def base_archives() -> list[Path]:
@@ -66,15 +82,19 @@ def _unlink_copy(path: Path) -> None:
 class _Build:
     """Runs a containerd that only imports."""
 
-    def __init__(self, containerd: Path, archives: Sequence[Path]) -> None:
+    def __init__(self, containerd: Path, start: Path | None, archives: Sequence[Path]) -> None:
         self._programs = containerd
+        self._start = start
         self._archives = archives
 
     def __call__(self, folder: Path) -> None:
         with (
             tempfile.TemporaryDirectory(prefix="apportion-store-") as work,
-            progress.task("unpacking the base images once for all clusters"),
+            progress.task(f"unpacking {len(self._archives)} images once for all clusters"),
         ):
+            (folder / "root").mkdir()
+            if self._start:
+                copy(self._start, folder / "root")
             self._build(folder, Path(work))
 
     def _build(self, folder: Path, work: Path) -> None:
