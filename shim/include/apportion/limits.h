@@ -33,7 +33,8 @@ struct apportion_limits {
     uint32_t burst;  /* 1: cores-policy burst, 0: cap */
 };
 
-/* Reads `size` bytes of a limits file. Returns 0 and fills `out`, or -1: refused, `out` untouched. */
+/* Reads `size` bytes of a limits file. Returns 0 and fills `out`, or -1: refused and `out`
+ * untouched. */
 int apportion_limits_parse(const char *text, size_t size, struct apportion_limits *out);
 
 /* Reads the 40 characters "GPU-xxxxxxxx-…" (either case). Returns 0, or -1 when it is none. */
