@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from apportion import kube, slices
@@ -19,7 +20,7 @@ from apportion.kube import Kube
 from apportion.model import ClaimRef, ClaimUid
 
 from tests.fakes import samples
-from tests.node.support.apiserver import NOBODY, ApiServer
+from tests.node.support.apiserver import ADMIN, NOBODY, ApiServer
 from tests.node.support.proxy import Fault, Proxy, containing, every, method
 
 DRIVER = samples.DRIVER
@@ -94,6 +95,19 @@ def test_a_claim_is_read_by_name_with_all_its_fields(api_server: ApiServer, dire
     assert "kube-claim-1" in [found["metadata"]["name"] for found in direct.list_claims()]
     with pytest.raises(KubeNotFoundError, match='"kube-claim-2" not found'):
         direct.get_claim(ClaimRef(ref.uid, "default", "kube-claim-2"))
+
+
+def test_in_a_pod_the_files_of_the_service_account_are_used(
+    api_server: ApiServer, node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(ADMIN)
+    files = "kubernetes.config.incluster_config"
+    monkeypatch.setattr(f"{files}.SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(f"{files}.SERVICE_CERT_FILENAME", str(api_server.certificate))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api_server.port))
+    assert kube.connect("", 10).get_node(node)["metadata"]["name"] == node
 
 
 def test_a_token_without_rights_is_forbidden(api_server: ApiServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -115,17 +116,20 @@ class ApiServer:
             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
             "current-context": "x",
         }
-        path = self._folder / f"{token}-{(url or self.url).rpartition(':')[2]}.kubeconfig"
+        name = hashlib.sha256(f"{token} {url or self.url}".encode()).hexdigest()[:16]
+        path = self._folder / f"{name}.kubeconfig"
         path.write_text(yaml.safe_dump(content))
         return path
 
-    def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        """Call the API as administrator, without the client under test."""
+    def call(
+        self, method: str, path: str, body: object = None, token: str = ADMIN
+    ) -> dict[str, Any]:
+        """Call the API, without the client under test; by default as administrator."""
         request = urllib.request.Request(  # noqa: S310 - our own server
             self.url + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"},
+            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
         )
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self.tls())
@@ -182,6 +186,32 @@ def add_node(server: ApiServer, name: str) -> str:
     """Create a Node; return its UID."""
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
     return str(server.call("POST", "/api/v1/nodes", body)["metadata"]["uid"])
+
+
+def token_of_pod(server: ApiServer, node: str, account: str, namespace: str) -> str:
+    """Return what a pod of this ServiceAccount on this node finds as its token."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    spec = {
+        "nodeName": node,
+        "serviceAccountName": account,
+        "automountServiceAccountToken": False,
+        "containers": [{"name": "c", "image": "none"}],
+    }
+    metadata = {"generateName": f"{account}-"}
+    pod = server.call(
+        "POST", pods, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    )
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"]}
+    answer = server.call(
+        "POST",
+        f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token",
+        {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"boundObjectRef": bound},
+        },
+    )
+    return str(answer["status"]["token"])
 
 
 def _free_ports(count: int) -> Sequence[int]:

@@ -1,0 +1,123 @@
+"""The plugin with the ServiceAccount, rights and admission policy of deploy/base, and no more."""
+
+from __future__ import annotations
+
+import urllib.error
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from apportion import kube, slices
+from apportion.errors import KubeForbiddenError, KubeInvalidError
+
+from tests.fakes import samples
+from tests.node.support.apiserver import ApiServer, add_node, token_of_pod
+from tests.node.support.claims import allocated, deleted, share
+from tests.node.support.kubelet import FakeKubelet, until
+from tests.node.support.plugin import Host, PluginProcess
+
+_BASE = Path(__file__).parents[2] / "deploy/base"
+_NAMESPACE = "apportion-system"
+_ACCOUNT = "apportion-plugin"
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_PATHS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": f"/api/v1/namespaces/{_NAMESPACE}/serviceaccounts",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "ValidatingAdmissionPolicy": f"{_ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{_ADMISSION}/validatingadmissionpolicybindings",
+}
+_NODE = "own-node"
+
+
+@pytest.fixture(scope="module")
+def server(
+    kubernetes_programs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiServer]:
+    """An API server on which only the base is installed."""
+    with ApiServer(kubernetes_programs, tmp_path_factory.mktemp("rights")) as running:
+        items = [
+            item
+            for path in sorted(_BASE.glob("*.yaml"))
+            for item in yaml.safe_load_all(path.read_text())
+            if item and item.get("kind") in _PATHS
+        ]
+        assert {item["kind"] for item in items} == set(_PATHS)
+        for item in sorted(items, key=lambda item: list(_PATHS).index(item["kind"])):
+            running.call("POST", _PATHS[item["kind"]], item)
+        add_node(running, _NODE)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(server: ApiServer) -> str:
+    token = token_of_pod(server, _NODE, _ACCOUNT, _NAMESPACE)
+    return str(server.kubeconfig(token=token))
+
+
+def _published(server: ApiServer) -> list[dict[str, Any]]:
+    return list(server.call("GET", _SLICES)["items"])
+
+
+def test_the_rights_suffice_for_all_that_the_plugin_does(
+    server: ApiServer, kubeconfig: str, short: Path
+) -> None:
+    host = Host(short)
+    with (
+        FakeKubelet(host.registry) as kubelet,
+        PluginProcess(host, _NODE, str(uuid.uuid4()), {"kubeconfig": kubeconfig}) as plugin,
+    ):
+        kubelet.wait_for(1)
+        until(lambda: plugin.health("readiness") == "SERVING")
+        (found,) = _published(server)
+        found["spec"]["devices"].pop()
+        server.call("PUT", f"{_SLICES}/{found['metadata']['name']}", found)
+        until(lambda: len(_published(server)[0]["spec"]["devices"]) == 2)
+        server.call("DELETE", f"{_SLICES}/{found['metadata']['name']}")
+        until(lambda: len(_published(server)) == 1)
+        claim = allocated(server, "right", share(_NODE, "gpu-0000-3b-00-0"))
+        assert kubelet.prepare(claim).claims[claim["uid"]].error == ""
+        deleted(server, "right")
+        until(lambda: not host.checkpoints())
+        host.gpus.write_config(gpus=())
+        until(lambda: _published(server) == [])
+        assert "forbidden" not in plugin.text()
+        assert plugin.terminate() == 0
+
+
+def test_slices_of_another_node_are_refused(server: ApiServer, kubeconfig: str) -> None:
+    api = kube.connect(kubeconfig, 10)
+    policy = slices.Policy(driver=samples.DRIVER, node="other-node")
+    (body,) = slices.slices([samples.device()], policy, generation=1)
+
+    def refused() -> bool:
+        """A policy is in force some moments after it was made."""
+        try:
+            made = api.create_slice(body)
+        except (KubeForbiddenError, KubeInvalidError):
+            return True
+        server.call("DELETE", f"{_SLICES}/{made['metadata']['name']}")
+        return False
+
+    until(refused)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/secrets",
+        "/api/v1/pods",
+        "/api/v1/nodes",
+        "/apis/resource.k8s.io/v1/resourceclaims",
+    ],
+)
+def test_nothing_else_can_be_listed(server: ApiServer, kubeconfig: str, path: str) -> None:
+    token = yaml.safe_load(Path(kubeconfig).read_text())["users"][0]["user"]["token"]
+    with pytest.raises(urllib.error.HTTPError, match="403") as raised:
+        server.call("GET", path, token=token)
+    raised.value.close()
