@@ -129,6 +129,7 @@ def wait_for_node(access: Access, name: str, deadline: float) -> None:
     # The API server may hold a connection to an earlier kubelet; using it once gets rid of it.
     through = f"/api/v1/nodes/{name}/proxy/healthz"
     access.wait(name, KUBELET, lambda: access.api_status(through) == _OK, deadline)
+    access.wait(name, KUBELET, lambda: _knows_its_pods(access, name), deadline)
 
 
 def _node_ready(access: Access, name: str) -> bool:
@@ -138,6 +139,16 @@ def _node_ready(access: Access, name: str) -> bool:
     status = node.get("status", {})
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status["conditions"])
     return ready and bool(status["nodeInfo"]["bootID"] == boot_id(access, name))
+
+
+def _knows_its_pods(access: Access, name: str) -> bool:
+    """Whether kubelet has heard of all pods of its node; until then it refuses logs and exec."""
+    bound = access.api_get(f"/api/v1/pods?fieldSelector=spec.nodeName={name}")
+    known = access.api_get(f"/api/v1/nodes/{name}/proxy/pods")
+    if bound is None or known is None:
+        return False
+    there = {pod["metadata"]["uid"] for pod in known.get("items") or []}
+    return all(pod["metadata"]["uid"] in there for pod in bound["items"])
 
 
 def running_containers(access: Access, name: str) -> set[str]:
