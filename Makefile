@@ -8,7 +8,6 @@ SHELL := /bin/bash
 BUILD := $(CURDIR)/build
 VENV  := $(BUILD)/venv
 PY    := $(VENV)/bin/python
-IMAGE ?= docker.io/library/apportion:0.1.0
 PYTEST_ARGS ?=
 
 PLUGIN_SOURCES := $(shell find plugin -name '*.py' -o -name '*.pyi' -o -name py.typed) pyproject.toml README.md
@@ -63,7 +62,7 @@ cluster-build: setup ## Kubernetes, etcd and containerd from source, once, into 
 
 image: setup ## the Dockerfile's image, as an OCI archive in the cache
 	$(SAY) "image"
-	$(PY) -m tests.harness image $(IMAGE)
+	$(PY) -m tests.lab --build-only
 
 check: unit
 unit: wheel ## unit tier with the coverage of the pure modules

@@ -33,7 +33,6 @@ _LIBRARIES: tuple[tuple[str, str], ...] = (
     ("libnvidia-gpucomp.so", ""),
     ("libnvidia-nvvm.so", "4"),
     ("libnvidia-nvvm70.so", "4"),
-    ("libnvidia-opencl.so", "1"),
     ("libnvidia-opticalflow.so", "1"),
     ("libnvidia-pkcs11-openssl3.so", ""),
     ("libnvidia-pkcs11.so", ""),
