@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 REPO: Final = Path(__file__).resolve().parents[2]
 SHIM: Final = REPO / "build" / "shim"
@@ -63,7 +63,11 @@ def gpus_conf(count: int = 2, **driver: str) -> str:
     """Return the simulated driver's configuration with `count` Tesla T4s."""
     lines = ["[driver]", "device_nodes = ignored", *(f"{k} = {v}" for k, v in driver.items())]
     for index in range(count):
-        lines += [f"[gpu {index}]", f"uuid = {uuid(index)}", f"pci = 00000000:{0x3B + index:02x}:00.0"]
+        lines += [
+            f"[gpu {index}]",
+            f"uuid = {uuid(index)}",
+            f"pci = 00000000:{0x3B + index:02x}:00.0",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -281,7 +285,7 @@ class Client:
                 except BrokenPipeError:
                     continue
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

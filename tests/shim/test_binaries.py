@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.shim.support import DRIVER_DIR, LEDGER_MAGIC, LEDGER_SIZE, LIBRARIES, PROGRAMS, REPO, SHIM
+from tests.shim.support import (
+    DRIVER_DIR,
+    LEDGER_MAGIC,
+    LEDGER_SIZE,
+    LIBRARIES,
+    PROGRAMS,
+    REPO,
+    SHIM,
+)
 
 TABLES = {"libcuda.so.1": "cuda", "libnvidia-ml.so.1": "nvml"}
 MARKS = {"apportion_shim_build_id", "apportion_shim_version"}
@@ -74,7 +82,9 @@ def test_the_build_id_is_in_both_and_in_the_file() -> None:
 
 
 def test_the_hook_is_static() -> None:
-    assert "INTERP" not in output("readelf", "--segments", "--wide", str(SHIM / "apportion-ldcache"))
+    assert "INTERP" not in output(
+        "readelf", "--segments", "--wide", str(SHIM / "apportion-ldcache")
+    )
 
 
 class Header(ctypes.LittleEndianStructure):

@@ -15,6 +15,7 @@ from tests.shim.support import SHIM
 
 LIBDIR = "/usr/lib/x86_64-linux-gnu"
 LDCONFIG = "/sbin/ldconfig"
+GOOD = ["--ldconfig", LDCONFIG, "--folder", LIBDIR]
 CONF = "etc/ld.so.conf.d/00-apportion.conf"
 
 
@@ -28,9 +29,7 @@ class Bundle:
     def rootfs(self) -> Path:
         return self.folder / "rootfs"
 
-    def hook(
-        self, *arguments: str, state: str | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def hook(self, *arguments: str, state: str | None = None) -> subprocess.CompletedProcess[str]:
         """Call the hook as a runtime does."""
         words = arguments or ("--ldconfig", LDCONFIG, "--folder", LIBDIR)
         text = json.dumps({"ociVersion": "1.2.0", "id": "c", "bundle": str(self.folder)})
@@ -54,7 +53,7 @@ def bundle(tmp_path: Path) -> Bundle:
         (made.rootfs / folder).mkdir(parents=True)
     (made.rootfs / "lib64/ld-linux-x86-64.so.2").touch()
     shutil.copy(SHIM / "libcuda.so.1", made.rootfs / LIBDIR[1:])
-    config = {"root": {"path": "rootfs"}, "process": {"args": ["ü\\\"\n\t", "\U0001f600"]}}
+    config = {"root": {"path": "rootfs"}, "process": {"args": ['ü\\"\n\t', "\U0001f600"]}}
     (made.folder / "config.json").write_text(json.dumps(config))
     return made
 
@@ -123,7 +122,9 @@ def test_links_lead_nowhere(bundle: Bundle, tmp_path: Path, name: str, kind: str
     assert sorted(outside.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", [CONF, "etc/ld.so.conf.d/.00-apportion.conf.part", "etc/ld.so.cache"])
+@pytest.mark.parametrize(
+    "name", [CONF, "etc/ld.so.conf.d/.00-apportion.conf.part", "etc/ld.so.cache"]
+)
 def test_files_that_are_links_are_replaced(bundle: Bundle, tmp_path: Path, name: str) -> None:
     victim = tmp_path / "victim"
     victim.write_text("untouched")
@@ -165,7 +166,8 @@ def test_no_mount_is_left_behind(bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        "", "{", "[]", "null", '"bundle"', "{}", '{"bundle":1}', '{"bundle":""}', '{"bundle":"/x"} x',
+        "", "{", "[]", "null", '"bundle"', "{}", '{"bundle":1}', '{"bundle":""}',
+        '{"bundle":"/x"} x',
         '{"bundle":"/none"}', '{"a":{"bundle":"/tmp"}}', '{"bundle":"/tmp","bundle":"/tmp"}',
         '{"bundle":"/t\\u0000mp"}', '{"bundle":"\\ud800"}', '{"bundle":"\\x"}', "[" * 5000,
         '{"a":' * 5000, '{"bundle":"' + "x" * 5000 + '"}', '{"bundle":"/tmp",}', '{"bundle":01}',
@@ -182,11 +184,12 @@ def test_a_state_that_is_none_is_an_error(bundle: Bundle, state: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        [], ["--folder", LIBDIR], ["--ldconfig", LDCONFIG], ["--ldconfig", LDCONFIG, "--folder"],
-        ["--ldconfig", LDCONFIG, "--folder", "relative"], ["--ldconfig", LDCONFIG, "--folder", "/a b"],
-        ["--ldconfig", LDCONFIG, "--folder", "/a/../b"], ["--ldconfig", LDCONFIG, "--folder", "/a\nb"],
-        ["--ldconfig", LDCONFIG, "--other", "/a"], ["--ldconfig", "/none", "--folder", LIBDIR],
-        ["--ldconfig", "/bin/sh", "--folder", LIBDIR], ["--ldconfig", "/etc/hosts", "--folder", LIBDIR],
+        [], ["--folder", LIBDIR], ["--ldconfig", LDCONFIG], [*GOOD, "--folder"],
+        [*GOOD, "--folder", "relative"], [*GOOD, "--folder", "/a b"],
+        [*GOOD, "--folder", "/a/../b"], [*GOOD, "--folder", "/a\nb"],
+        [*GOOD, "--other", "/a"], ["--ldconfig", "/none", "--folder", LIBDIR],
+        ["--ldconfig", "/bin/sh", "--folder", LIBDIR],
+        ["--ldconfig", "/etc/hosts", "--folder", LIBDIR],
     ],
 )  # fmt: skip
 def test_bad_arguments_are_an_error(bundle: Bundle, words: list[str]) -> None:

@@ -18,7 +18,7 @@ OTHERS = ["cuInit", "cuCtxGetCurrent", "cuLaunchKernel", "cuMemcpyHtoD_v2", "cuD
 def ways(container: Container, program: str, way: str, names: list[str]) -> dict[str, str]:
     """Return which library each name was found in: F(ront), D(river), - (none)."""
     lines = container.run(f"/run/bin/{program}", way, *names).splitlines()
-    return {name: origin for name, origin in map(str.split, lines)}
+    return dict(map(str.split, lines))
 
 
 @pytest.mark.parametrize("program", ["resolve", "resolve-linked"])

@@ -8,7 +8,17 @@ from dataclasses import replace
 import pytest
 
 from tests.shim.support import (
-    BLOCK, GIB, LEDGER_SIZE, MIB, OK, OOM, SENTINEL, Container, fresh_ledger, limits_text, uuid,
+    BLOCK,
+    GIB,
+    LEDGER_SIZE,
+    MIB,
+    OK,
+    OOM,
+    SENTINEL,
+    Container,
+    fresh_ledger,
+    limits_text,
+    uuid,
 )  # fmt: skip
 
 LIMIT = 64 * MIB
@@ -54,7 +64,8 @@ def test_a_share_of_another_card_is_no_share_of_this_one(container: Container) -
         GOOD.replace("memory 67108864\n", ""), GOOD.replace("cores 30", "cores 101"),
         GOOD.replace("cores 30\n", ""), GOOD.replace("policy cap", "policy none"),
         GOOD.replace("GPU-", "MIG-"), GOOD.replace("GPU-6", "GPU-g"), GOOD.replace("GPU-6", "GPU-"),
-        GOOD.replace("\n", "\r\n"), GOOD.replace("memory", "Memory"), GOOD.replace("memory", " memory"),
+        GOOD.replace("\n", "\r\n"), GOOD.replace("memory", "Memory"),
+        GOOD.replace("memory", " memory"),
         GOOD.replace("memory 6", "memory\t6"), GOOD.replace("memory", "mem\0ry"),
         GOOD.replace(KEY, KEY + "x"), GOOD.replace(KEY, "../" + KEY), GOOD.replace(KEY, ""),
         GOOD + "#" * 1100,
