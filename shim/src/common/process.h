@@ -44,6 +44,9 @@ struct ap_process {
     struct ap_primary primary[AP_ORDINAL_MAX];
     _Atomic uint64_t contexts_ended;
     struct ap_table pointers;
+    struct ap_lock vmm_lock;    /* for the two tables below, with the driver's call */
+    struct ap_table handles;    /* memory without address, by handle */
+    struct ap_table mappings;   /* where it is mapped, by address; `context` is the handle */
 };
 
 /* This process's state; NULL when there is no memory for it. */

@@ -171,21 +171,37 @@ bool ap_table_ref(struct ap_table *table, uint64_t key, bool *first)
             *place = (struct ap_record){.key = key};
             part->count++;
         }
-        *first = ++place->bytes == 1;
+        *first = ++place->count == 1;
     }
     ap_unlock(&part->lock);
     return room;
 }
 
-bool ap_table_unref(struct ap_table *table, uint64_t key)
+bool ap_table_ref_known(struct ap_table *table, uint64_t key)
+{
+    uint64_t hashed = hash(key);
+    struct ap_table_part *part = part_of(table, hashed);
+    bool known = false;
+    ap_lock(&part->lock);
+    if (part->count > 0 && key != 0) {
+        struct ap_record *record = &part->records[find(part, key, hashed)];
+        known = record->key != 0;
+        record->count += known;
+    }
+    ap_unlock(&part->lock);
+    return known;
+}
+
+bool ap_table_unref(struct ap_table *table, uint64_t key, struct ap_record *out)
 {
     uint64_t hashed = hash(key);
     struct ap_table_part *part = part_of(table, hashed);
     bool last = false;
     ap_lock(&part->lock);
-    if (part->count > 0) {
+    if (part->count > 0 && key != 0) {
         uint32_t at = find(part, key, hashed);
-        if (part->records[at].key && --part->records[at].bytes == 0) {
+        if (part->records[at].key && --part->records[at].count == 0) {
+            *out = part->records[at];
             vacate(part, at);
             last = true;
         }

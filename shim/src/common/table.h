@@ -16,8 +16,9 @@ struct ap_record {
     uint64_t key;
     uint64_t bytes;   /* charged for it */
     uint64_t context; /* that it belongs to; 0: none */
-    uint32_t gpu;     /* index of the process's GPU record */
-    uint32_t kind;    /* the owner's tag */
+    uint32_t count;   /* of references, where there are several */
+    uint16_t gpu;     /* index of the process's GPU record */
+    uint16_t kind;    /* the owner's tag */
 };
 
 struct ap_table_part {
@@ -46,9 +47,13 @@ size_t ap_table_take_context(struct ap_table *table, uint64_t context, struct ap
 /* Gives every record of context `from` to context `to`. */
 void ap_table_retag(struct ap_table *table, uint64_t from, uint64_t to);
 
-/* Counts a reference to `key` (record.bytes is the count); *first: it is the only one now. */
+/* Counts a reference to `key`, which is put in if it is not there; *first: it is the only one. */
 bool ap_table_ref(struct ap_table *table, uint64_t key, bool *first);
-/* Drops one; true: it was the last. */
-bool ap_table_unref(struct ap_table *table, uint64_t key);
+
+/* Counts a reference if `key` is there, else returns false. */
+bool ap_table_ref_known(struct ap_table *table, uint64_t key);
+
+/* Drops one; true: it was the last, and its record is in `out`. */
+bool ap_table_unref(struct ap_table *table, uint64_t key, struct ap_record *out);
 
 #endif

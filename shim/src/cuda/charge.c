@@ -111,9 +111,10 @@ static uint64_t last_block(uint64_t pointer, uint64_t bytes)
 /* Drops the references of blocks [from, to); returns how many blocks nobody refers to any more. */
 static uint64_t leave_blocks(struct ap_gpu *gpu, uint64_t from, uint64_t to)
 {
+    struct ap_record last;
     uint64_t empty = 0;
     for (uint64_t block = from; block < to; block++)
-        empty += ap_table_unref(&gpu->blocks, block);
+        empty += ap_table_unref(&gpu->blocks, block, &last);
     atomic_fetch_sub(&gpu->small_blocks, empty);
     return empty;
 }
@@ -184,7 +185,7 @@ bool ap_charge_settle(struct ap_ticket *ticket, CUdeviceptr pointer, uint64_t by
     struct ap_record record = {.key = pointer,
                                .bytes = small ? bytes : round_up(bytes, AP_BLOCK),
                                .context = ticket->context,
-                               .gpu = ticket->gpu->index,
+                               .gpu = (uint16_t)ticket->gpu->index,
                                .kind = small ? SMALL : LARGE};
     if (small ? settle_small(ticket, pointer, bytes) : settle_large(ticket, bytes)) {
         if (remember(ticket, &record)) {

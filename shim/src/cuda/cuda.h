@@ -14,6 +14,21 @@ typedef struct {
     unsigned char bytes[16];
 } CUuuid;
 
+typedef unsigned long long CUmemGenericAllocationHandle;
+typedef struct {
+    int type, id;
+} CUmemLocation;
+typedef struct {
+    int type, requested_handle_types;
+    CUmemLocation location;
+    void *windows;
+    unsigned char flags[8];
+} CUmemAllocationProp;
+
+_Static_assert(sizeof(CUmemAllocationProp) == 32, "as in the driver");
+
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+
 enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_INVALID_VALUE = 1,

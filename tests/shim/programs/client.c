@@ -267,7 +267,7 @@ static void context_command(const char *what, unsigned long a)
         printf("? %s\n", what);
 }
 
-static void process_command(const char *what, unsigned long a)
+static void process_command(const char *what, unsigned long a, unsigned long b)
 {
     if (!strcmp(what, "fork"))
         do_fork(false, a);
@@ -283,6 +283,8 @@ static void process_command(const char *what, unsigned long a)
         printf("%d\n", (int)syscall(SYS_close_range, 3, ~0U, 0));
     else if (!strcmp(what, "chdir"))
         printf("%d\n", chdir("/") || chroot("/usr"));
+    else if (!strncmp(what, "vmm-", 4))
+        vmm_command(&d, what, a, b);
     else if (!strcmp(what, "errno"))
         do_errno();
     else
@@ -316,7 +318,7 @@ static void command(const char *what, unsigned long a, unsigned long b, unsigned
     else if (!strcmp(what, "nvml"))
         do_nvml((unsigned)a);
     else
-        process_command(what, a);
+        process_command(what, a, b);
 }
 
 int main(int argc, char **argv)

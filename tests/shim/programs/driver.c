@@ -38,6 +38,12 @@ void driver_load(struct driver *d)
     look_up(cuda, "cuMemFree_v2", &d->free);
     look_up(cuda, "cuMemGetInfo_v2", &d->info);
     look_up(cuda, "cuDeviceTotalMem_v2", &d->total);
+    look_up(cuda, "cuMemCreate", &d->create_memory);
+    look_up(cuda, "cuMemRelease", &d->release_memory);
+    look_up(cuda, "cuMemAddressReserve", &d->reserve);
+    look_up(cuda, "cuMemMap", &d->map);
+    look_up(cuda, "cuMemUnmap", &d->unmap);
+    look_up(cuda, "cuMemRetainAllocationHandle", &d->retain_memory);
 }
 
 void nvml_load(struct nvml *n)

@@ -21,6 +21,12 @@ struct driver {
     int (*free)(pointer);
     int (*info)(size_t *, size_t *);
     int (*total)(size_t *, int);
+    int (*create_memory)(pointer *, size_t, const void *, unsigned long long);
+    int (*release_memory)(pointer);
+    int (*reserve)(pointer *, size_t, size_t, pointer, unsigned long long);
+    int (*map)(pointer, size_t, size_t, pointer, unsigned long long);
+    int (*unmap)(pointer, size_t);
+    int (*retain_memory)(pointer *, void *);
 };
 
 struct nvml {
@@ -33,5 +39,8 @@ struct nvml {
 /* Exits with 99 when the library cannot be loaded. */
 void driver_load(struct driver *driver);
 void nvml_load(struct nvml *nvml);
+
+/* Does a command whose name begins with vmm-; see client_vmm.c. */
+void vmm_command(const struct driver *driver, const char *what, unsigned long a, unsigned long b);
 
 #endif

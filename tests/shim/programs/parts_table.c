@@ -34,7 +34,7 @@ static void *own_keys(void *argument)
             held[i] = 0;
         }
         CHECK(ap_table_ref(&counts, 1 + i % 50, &first));
-        (void)ap_table_unref(&counts, 1 + i % 50);
+        (void)ap_table_unref(&counts, 1 + i % 50, &old);
     }
     for (unsigned i = 0; i < KEYS; i++) {
         struct ap_record record;
