@@ -61,7 +61,7 @@ def _inherit(parent: Path, child: Path) -> None:
                 ours.write_text((parent / name).read_text())
 
 
-def remove(path: str, *, keep_top: bool = False) -> list[Path]:
+def remove(path: str) -> list[Path]:
     """Remove the cgroup and all below it, deepest first; gives what could not be removed.
 
     Its processes must have been ended before; the kernel may need a moment to see that.
@@ -69,8 +69,6 @@ def remove(path: str, *, keep_top: bool = False) -> list[Path]:
     deadline = time.monotonic() + _REMOVE_SECONDS
     while True:
         left = [folder for hierarchy in hierarchies() for folder in _tree(hierarchy.root / path)]
-        if keep_top:
-            left = [folder for folder in left if not folder.match(f"*/{path}")]
         busy = [folder for folder in left if not _removed(folder)]
         if not busy or time.monotonic() > deadline:
             return busy

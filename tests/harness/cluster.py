@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tests.harness import golang, layout, registry, requirements, startup, store
+from tests.harness import golang, layout, mounts, registry, requirements, startup, store
 from tests.harness.access import DEFAULT_TIMEOUT, Access, run
 from tests.harness.components import CONTAINERD, KUBELET, Paths
 from tests.harness.errors import HarnessError
@@ -87,6 +87,11 @@ class Cluster:
         deadline = time.monotonic() + self.options.start_timeout
         state = self._make_state_dir()
         try:
+            if mounts.is_overlay(state):
+                raise HarnessError(
+                    f"{state} is on an overlay file system, and containers need one of their own on"
+                    " it: set TMPDIR to a folder on another, such as /dev/shm"
+                )
             cgroup = f"apportion-{self.options.name}-{secrets.token_hex(4)}"
             layout.write(Paths(kubernetes, containerd, state), self.options, cgroup)
             for node in self.options.nodes:

@@ -96,7 +96,7 @@ class Init:
             if number == signal.SIGTERM and time.monotonic() > deadline:
                 number = signal.SIGKILL
                 os.kill(pid, number)
-        return {"exit": self._ended[component]}
+        return {"exit": self._ended.pop(component)}  # asked for: no reason to worry anybody
 
     def _status(self) -> dict[str, Any]:
         return {"running": self._running, "ended": self._ended}

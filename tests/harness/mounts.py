@@ -54,7 +54,22 @@ def points_below(folder: str, mountinfo: Path = Path("/proc/self/mountinfo")) ->
     """Mount points strictly below folder, parents before children."""
     points = []
     for line in mountinfo.read_text().splitlines():
-        point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4])
+        point = _plain(line.split(" ")[4])
         if point.startswith(f"{folder}/"):
             points.append(point)
     return sorted(set(points))
+
+
+def is_overlay(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Whether the file system that holds path is an overlay, as a container's root is."""
+    where = path.resolve()
+    found: dict[Path, str] = {}
+    for line in mountinfo.read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        found[Path(_plain(left.split(" ")[4]))] = right.split(" ")[0]  # the last one lies on top
+    holder = next(folder for folder in (where, *where.parents) if folder in found)
+    return found[holder] == "overlay"
+
+
+def _plain(point: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), point)

@@ -42,6 +42,7 @@ def pin(minor: str) -> Path:
         with progress.task(f"resolving the modules of Kubernetes {version}"):
             # -e: some test-only modules of Kubernetes' dependencies can't be resolved.
             _go(work, "mod", "tidy", "-e")
+            _go(work, "list", "-deps", ".")  # what tidy passed over would end here
         target.mkdir(exist_ok=True)
         for file in ("go.mod", "go.sum"):
             shutil.copy(work / file, target / file)
@@ -50,7 +51,7 @@ def pin(minor: str) -> Path:
 
 def head(version: str, upstream: str) -> str:
     """The go.mod to start from; upstream is that of k8s.io/kubernetes itself."""
-    staged = re.findall(r"^\s*(k8s\.io/\S+)\s+(?:=>|v0\.0\.0)", upstream, re.MULTILINE)
+    staged = re.findall(r"^\s*(k8s\.io/\S+)\s+(?:=> \./|v0\.0\.0\s)", upstream, re.MULTILINE)
     go = re.search(r"^go (\d+\.\d+)(\.\d+)?$", upstream, re.MULTILINE)
     if not staged or not go:
         raise HarnessError("the go.mod of k8s.io/kubernetes has not the form that is expected")
@@ -70,5 +71,5 @@ def _go(work: Path, *arguments: str) -> str:
     command = [str(golang.program()), *arguments]
     result = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise HarnessError(f"go {arguments[1]}: {result.stderr[-2000:]}")
+        raise HarnessError(f"go {arguments[0]} {arguments[1]}: {result.stderr[-2000:]}")
     return result.stdout

@@ -122,3 +122,16 @@ def test_mount_points_below_a_folder_are_listed_unescaped(tmp_path: Path) -> Non
     points = ["/var/lib/b", "/var/lib", "/var/library", r"/var/lib/a\040b"]
     table.write_text("".join(line.format(point) for point in points))
     assert mounts.points_below("/var/lib", table) == ["/var/lib/a b", "/var/lib/b"]
+
+
+@pytest.mark.parametrize(
+    ("path", "overlay"),
+    [("/tmp/x", True), ("/data", False), ("/data/x", False), ("/database", True)],
+)
+def test_an_overlay_is_told_by_the_innermost_and_last_mount(
+    tmp_path: Path, path: str, *, overlay: bool
+) -> None:
+    table = tmp_path / "mountinfo"
+    lines = [("/", "overlay"), ("/data", "overlay"), ("/data", "tmpfs")]
+    table.write_text("".join(f"1 2 0:1 / {p} rw shared:1 - {kind} x rw\n" for p, kind in lines))
+    assert mounts.is_overlay(Path(path), table) == overlay

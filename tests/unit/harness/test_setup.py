@@ -41,8 +41,13 @@ def test_module_files_ask_for_no_newer_go_than_pip_brings() -> None:
 
 
 def test_a_new_versions_go_mod_starts_from_upstreams() -> None:
-    upstream = "go 1.26.0\n\nrequire k8s.io/api v0.0.0\n\nreplace (\n\tk8s.io/api => ./x\n)\n"
+    upstream = (
+        "go 1.26.0\n\nrequire (\n\tk8s.io/api v0.0.0\n\tk8s.io/kube-openapi v0.0.0-2026-ab\n)\n"
+        "replace (\n\tk8s.io/kubelet => ./staging/src/k8s.io/kubelet\n)\n"
+    )
     text = pin.head("1.37.2", upstream)
+    replaced = [line.split()[0] for line in text.splitlines() if "=>" in line]
+    assert replaced == ["k8s.io/api", "k8s.io/kubelet"]
     assert "\tk8s.io/api => k8s.io/api v0.37.2\n" in text
     assert "require k8s.io/kubernetes v1.37.2\n" in text
 
