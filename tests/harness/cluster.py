@@ -87,11 +87,6 @@ class Cluster:
         deadline = time.monotonic() + self.options.start_timeout
         state = self._make_state_dir()
         try:
-            if mounts.is_overlay(state):
-                raise HarnessError(
-                    f"{state} is on an overlay file system, and containers need one of their own on"
-                    " it: set TMPDIR to a folder on another, such as /dev/shm"
-                )
             cgroup = f"apportion-{self.options.name}-{secrets.token_hex(4)}"
             layout.write(Paths(kubernetes, containerd, state), self.options, cgroup)
             for node in self.options.nodes:
@@ -106,6 +101,12 @@ class Cluster:
 
     def _make_state_dir(self) -> Path:
         given = self.options.state_dir
+        place = given or Path(tempfile.gettempdir())
+        if mounts.is_overlay(place):
+            raise HarnessError(
+                f"{place} is on an overlay file system, and containers need one of their own on it:"
+                " set TMPDIR to a folder on another, such as /dev/shm"
+            )
         if given is None:
             return Path(tempfile.mkdtemp(prefix=f"apportion-{self.options.name}-"))
         given.mkdir(parents=True, exist_ok=True)
