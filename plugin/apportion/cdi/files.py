@@ -1,8 +1,9 @@
 """Finds the driver's files below its root by a list of names; links are followed inside the root.
 
-What the list leaves out on purpose: OpenGL, Vulkan, EGL, OptiX and VDPAU libraries. Their memory
-does not go through libcuda, so no share could be held to its limit. Source of the names: the lists
-of nvidia-container-toolkit and libnvidia-container, and the README of driver 580.159.04.
+What the list leaves out on purpose: OpenGL, OpenCL, Vulkan, EGL, OptiX and VDPAU libraries. Their
+memory does not pass the front libraries, so no share could be held to its limit. Source of the
+names: the lists of nvidia-container-toolkit and libnvidia-container, and the README of driver
+580.159.04.
 """
 
 from __future__ import annotations
