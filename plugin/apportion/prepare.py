@@ -169,6 +169,18 @@ class Preparer:
         except ApportionError as error:
             _LOG.warning("sweep failed, tried again later: %s", error)
 
+    def retire(self) -> None:
+        """Leave no CDI file behind on a node without claims; called when no plugin goes on.
+
+        With a claim left, containers that start anew still need the static spec. A plugin that
+        comes back writes it again, and so does a Prepare.
+        """
+        try:
+            if not self._store.uids():
+                self._cdi.remove_driver()
+        except ApportionError as error:
+            _LOG.warning("the static CDI spec stays: %s", error)
+
     def _ready(self, uuid: GpuUuid) -> tuple[DriverFiles, str]:
         found = self._driver_files()
         self._enforcer.check(found, uuid)

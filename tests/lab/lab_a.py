@@ -255,6 +255,7 @@ def clean_up(walk: Walk) -> None:
         str(REPO / LAB / "rbac.yaml"),
         timeout=180,
     )
+    walk.until("CDI files left", lambda: _files(walk, "/var/run/cdi", ""), [])
     for folder in ("plugins", "plugins_registry"):
         walk.until(
             f"sockets in {folder}",

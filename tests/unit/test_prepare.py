@@ -330,3 +330,22 @@ def test_a_fault_of_ours_is_an_error_of_one_claim_and_logged_with_its_trace(
     assert caplog.records[0].exc_info
     broken = Faulty(world.cdi, "remove_claim", ZeroDivisionError("oops"))
     assert "fault of the plugin" in world.preparer(cdi=broken).unprepare(ref()).error
+
+
+# The last plugin of a node goes
+
+
+def test_without_claims_no_cdi_file_stays(world: World) -> None:
+    preparer = world.preparer()
+    preparer.ready(UUIDS[0])
+    assert world.config.cdi_dir.joinpath(f"k8s.{DRIVER}-driver.json").exists()
+    preparer.retire()
+    assert list(world.config.cdi_dir.iterdir()) == []
+    preparer.ready(UUIDS[0])
+    assert world.config.cdi_dir.joinpath(f"k8s.{DRIVER}-driver.json").exists()
+
+
+def test_with_a_claim_the_static_spec_stays_for_its_containers(world: World) -> None:
+    world.prepared()
+    world.preparer().retire()
+    assert world.config.cdi_dir.joinpath(f"k8s.{DRIVER}-driver.json").exists()

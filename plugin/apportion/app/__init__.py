@@ -164,6 +164,8 @@ class App:
         self._loops.join(_JOIN_S)
         self._metrics.stop()
         self._nvml.close()
+        if not self._instance.others_alive():
+            self._preparer.retire()
         self._instance.release()
         _LOG.info("stopped; shares and slices stay")
 

@@ -62,6 +62,13 @@ class CdiStore:
         if files.remove(self.claim_path(uid)):
             files.sync_folder(self.folder)
 
+    def remove_driver(self) -> None:
+        """Remove the static spec; none there is success. Raises StorageError."""
+        with self._mutex:
+            self._written = None
+            if files.remove(self._driver_path):
+                files.sync_folder(self.folder)
+
     def claims(self) -> frozenset[ClaimUid]:
         """Return the claims that have a spec of ours. Raises StorageError."""
         prefix, suffix = names.claim_spec_file(self._driver, ClaimUid("\n")).split("\n")
