@@ -34,7 +34,7 @@ lint: setup ## ruff and the import contract
 	$(SAY) "lint"
 	$(VENV)/bin/ruff check --quiet
 	$(VENV)/bin/ruff format --check --quiet
-	PYTHONPATH=plugin $(VENV)/bin/lint-imports --config pyproject.toml >$(BUILD)/lint-imports.log || { cat $(BUILD)/lint-imports.log; exit 1; }
+	PYTHONPATH=plugin $(VENV)/bin/lint-imports >$(BUILD)/lint-imports.log || { cat $(BUILD)/lint-imports.log; exit 1; }
 
 types: setup ## mypy, strict
 	$(SAY) "types"
