@@ -143,7 +143,7 @@ class Watch:
                     yield _event(line)
 
     def close(self) -> None:
-        """End the iteration soon."""
+        """End the iteration soon, or at once if it begins later; that closes the connection."""
         self._closed = True
         # Nothing to shut down any more is no failure.
         with contextlib.suppress(ValueError, RuntimeError, OSError):

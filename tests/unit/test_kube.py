@@ -203,6 +203,14 @@ def test_a_closed_watch_ends_without_an_error() -> None:
         list(_kube(Cut()).watch_slices("d", "n", "1"))
 
 
+def test_a_watch_that_is_closed_before_it_is_read_still_closes_its_connection() -> None:
+    lines = Lines()
+    watch = _kube(lines).watch_slices("d", "n", "1")
+    watch.close()
+    assert list(watch) == []
+    assert lines.closed
+
+
 @pytest.mark.parametrize("content", ["nonsense", "clusters: []", "", "[", "- a", "users: 3"])
 def test_a_kubeconfig_that_is_none_is_a_setting_to_correct(tmp_path: Path, content: str) -> None:
     path = tmp_path / "config"

@@ -249,7 +249,8 @@ class Publisher:
         with contextlib.closing(self._api.watch_slices(self._driver, self._node, version)) as it:
             self._stream = it
             if self._stop.is_set():
-                return version
+                # Came too late for `stop` to close it; its connection closes when it is read out.
+                it.close()
             for kind, there in it:
                 version = there["metadata"]["resourceVersion"]
                 backoff.reset()

@@ -83,6 +83,8 @@ class FakeKubelet:
         return self._call("NodeUnprepareResources", claims, version)
 
     def _call(self, method: str, claims: Sequence[dict[str, str]], version: str) -> Any:
+        # A plugin logs its registration before this side has noted it.
+        until(lambda: bool(self.plugins))
         plugin = self.plugins[-1]
         chosen = version or next(v for v in self.versions if v in plugin.info.supported_versions)
         return call(plugin.channel, APIS[chosen], method, claims)

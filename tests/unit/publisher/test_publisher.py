@@ -366,6 +366,24 @@ def test_stop_ends_a_watch_that_is_silent(scene: Scene) -> None:
     assert not thread.is_alive()
 
 
+def test_a_watch_that_opens_during_the_stop_is_closed_and_read_out(scene: Scene) -> None:
+    read: list[bool] = []
+
+    class Late(Stream):
+        def __iter__(self) -> Iterator[tuple[str, Body]]:
+            read.append(self.closed.is_set())
+            yield from ()
+
+    def watch_slices(driver: str, node: str, version: str) -> Watch:
+        assert (driver, node, version) == (DRIVER, NODE, "0")
+        scene.publisher.stop()
+        return Late()
+
+    scene.server.watch_slices = watch_slices  # type: ignore[method-assign]
+    scene.publisher.watch()
+    assert read == [True]
+
+
 def test_the_loop_ends_when_stopped_and_leaves_the_slices(scene: Scene) -> None:
     thread = threading.Thread(target=scene.publisher.run)
     thread.start()
