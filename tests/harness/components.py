@@ -149,7 +149,6 @@ def kubelet_config(cgroup: str, gates: Mapping[str, bool], more: Mapping[str, ob
         "failSwapOn": False,
         "featureGates": dict(gates),
         "imageGCHighThresholdPercent": 100,
-        "localStorageCapacityIsolation": False,
         "makeIPTablesUtilChains": False,
         "oomScoreAdj": 0,  # lower needs CAP_SYS_RESOURCE
         "resolvConf": "",  # else pods would ask the host's name server
