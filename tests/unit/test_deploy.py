@@ -97,7 +97,6 @@ def test_the_role_is_exactly_what_the_code_uses() -> None:
         ("resource.k8s.io", "resourceslices"): [
             "create",
             "delete",
-            "get",
             "list",
             "update",
             "watch",
