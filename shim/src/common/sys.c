@@ -77,9 +77,33 @@ uint64_t ap_mount_id(int fd, const char *path)
 #endif
 }
 
+/* The thread sanitizer must see memory come and go: one thread's old table at the address of
+ * another's new one is a race to it otherwise. */
+#ifdef __SANITIZE_THREAD__
+static long map_pages(size_t size, int flags, int fd, uint64_t offset)
+{
+    return (long)mmap(NULL, size, PROT_READ | PROT_WRITE, flags, fd, (off_t)offset);
+}
+
+static void unmap_pages(void *address, size_t size)
+{
+    (void)munmap(address, size);
+}
+#else
+static long map_pages(size_t size, int flags, int fd, uint64_t offset)
+{
+    return ap_sys(SYS_mmap, 0, (long)size, PROT_READ | PROT_WRITE, flags, fd, (long)offset);
+}
+
+static void unmap_pages(void *address, size_t size)
+{
+    (void)ap_sys(SYS_munmap, (long)address, (long)size, 0, 0, 0, 0);
+}
+#endif
+
 static void *map(size_t size, int flags, int fd, uint64_t offset, int advice)
 {
-    long at = ap_sys(SYS_mmap, 0, (long)size, PROT_READ | PROT_WRITE, flags, fd, (long)offset);
+    long at = map_pages(size, flags, fd, offset);
     if (at < 0 && at > -4096)
         return NULL;
     if (ap_sys(SYS_madvise, at, (long)size, advice, 0, 0, 0) < 0) {
@@ -107,7 +131,7 @@ void *ap_map_wiped_on_fork(size_t size)
 
 void ap_unmap(void *address, size_t size)
 {
-    (void)ap_sys(SYS_munmap, (long)address, (long)size, 0, 0, 0, 0);
+    unmap_pages(address, size);
 }
 
 static int byte_lock(int fd, int command, int64_t byte, short *type)
