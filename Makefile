@@ -44,10 +44,10 @@ proto: setup ## regenerate plugin/apportion/kubelet/pb from proto/
 	proto/generate.sh $(PY)
 
 shim: setup ## the front libraries and the OCI hook
-	@$(MAKE) --no-print-directory -C shim BUILD=$(BUILD)/shim
+	@$(MAKE) --silent --no-print-directory -C shim BUILD=$(BUILD)/shim
 
 fakes: setup ## the simulated driver
-	@$(MAKE) --no-print-directory -C tests/fakes BUILD=$(BUILD)/fakes
+	@$(MAKE) --silent --no-print-directory -C tests/fakes BUILD=$(BUILD)/fakes
 
 wheel: $(BUILD)/.wheel ## build the wheel and install it: the tests run on it, not on the checkout
 $(BUILD)/.wheel: $(BUILD)/.setup $(PLUGIN_SOURCES)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
+from typing import Any
 
 from tests.harness import Cluster, HarnessError
 from tests.harness.images import build_project_image
@@ -30,37 +30,41 @@ def main() -> int:
         print(f"demo: cannot run here: {reason}", file=sys.stderr)
         return 1
     began = time.monotonic()
-    state = Path(tempfile.mkdtemp(prefix="apportion-demo-"))
-    error = ""
-    walk = None
-    try:
-        cluster = Cluster(testbed.options(state / "fakegpu", name="demo"))
-        cluster.start()
-        walk = Walk(cluster, show=lambda line: print(line, flush=True))
-        error = _walk(walk, lab_a.DEMO[:-1] if args.keep else lab_a.DEMO)
-        if args.keep:
-            _keep(cluster)
-        else:
-            cluster.stop()
-    except HarnessError as failure:
-        error = str(failure)
-    report = {
-        "ok": not error,
-        "error": error,
-        "seconds": round(time.monotonic() - began, 1),
-        "checked": walk.checked if walk else {},
-    }
+    checked, error = _demo(keep=args.keep)
+    seconds = round(time.monotonic() - began, 1)
     if error:
         print(f"demo: {error}", file=sys.stderr)
-    print(json.dumps(report))
+    print(json.dumps({"ok": not error, "error": error, "seconds": seconds, "checked": checked}))
     return 1 if error else 0
+
+
+def _demo(*, keep: bool) -> tuple[dict[str, Any], str]:
+    """Walk the lab on a cluster of its own; return what was checked, and what went wrong."""
+    walk: Walk | None = None
+    error = ""
+    try:
+        cluster = Cluster(testbed.options(testbed.BUILD / "demo" / "fakegpu", name="demo"))
+        cluster.start()
+        try:
+            walk = Walk(cluster, show=lambda line: print(line, flush=True))
+            error = _walk(walk, lab_a.DEMO[:-1] if keep else lab_a.DEMO)
+        finally:
+            if keep and walk:
+                _keep(cluster)
+            else:
+                cluster.stop()
+    except HarnessError as failure:
+        error = str(failure)
+    except KeyboardInterrupt:
+        error = "interrupted"
+    return walk.checked if walk else {}, error
 
 
 def _walk(walk: Walk, steps: tuple[lab_a.Step, ...]) -> str:
     for step in steps:
         try:
             step(walk)
-        except StepError as failure:
+        except (StepError, HarnessError, subprocess.SubprocessError) as failure:
             return f"step {step.__name__}: {failure}"
     return ""
 

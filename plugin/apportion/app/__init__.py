@@ -208,7 +208,7 @@ class App:
                 continue
             for share in record.shares:
                 try:
-                    used: int | None = self._enforcer.usage(share.key).total
+                    used: int | None = self._enforcer.usage(share.key).held
                 except (StateError, StorageError):
                     used = None
                 yield ShareSample(
