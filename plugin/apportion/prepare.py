@@ -315,7 +315,12 @@ class Preparer:
             )
             return
         self._remove(uid)
-        _LOG.info("removed a claim that is gone", extra={"claim": str(seen.ref), "uid": uid})
+        _LOG.info(
+            "removed a claim that is gone"
+            if seen.boot == self._store.boot
+            else "removed what a claim had before the node booted",
+            extra={"claim": str(seen.ref), "uid": uid},
+        )
 
     def _sweep_stray(self, uid: ClaimUid) -> None:
         # Reading it moves a damaged record aside; whose file it was is not known, so its claim may

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ apiVersion: v1
 kind: Pod
 metadata: {{name: {name}}}
 spec:
-  terminationGracePeriodSeconds: 0
+  terminationGracePeriodSeconds: 1  # with 0 the pod's object goes before kubelet is done
   containers:
   - name: main
     image: python:3.11-slim-bookworm
@@ -51,7 +52,12 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     folder: Path = tmp_path_factory.mktemp("restarts")
-    with Cluster(testbed.options(folder / "fakegpu", name="restarts")) as cluster:
+    # kubelet tries a pod again after this; one that starts before the plugin is back waits for it.
+    options = replace(
+        testbed.options(folder / "fakegpu", name="restarts"),
+        kubelet_config={"syncFrequency": "5s"},
+    )
+    with Cluster(options) as cluster:
         walk = Walk(cluster)
         walk.kubectl("apply", "-k", str(testbed.REPO / "deploy/overlays/gpu-operator"))
         walk.kubectl("rollout", "status", "-n", SYSTEM, DAEMONSET, "--timeout=60s")

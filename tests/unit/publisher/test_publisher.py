@@ -14,7 +14,7 @@ from apportion.errors import (
     KubeNotFoundError,
     KubeUnavailableError,
 )
-from apportion.kube import Backoff, Kube, SliceList, Watch
+from apportion.kube import Kube, SliceList, Watch
 from apportion.publisher import Publisher
 from apportion.publisher.plan import Body
 
@@ -393,14 +393,3 @@ def test_the_loop_ends_when_stopped_and_leaves_the_slices(scene: Scene) -> None:
     thread.join(20)
     assert not thread.is_alive()
     assert len(scene.server.slices) == 1
-
-
-def test_backoff_doubles_to_a_bound_and_starts_again() -> None:
-    backoff = Backoff(1, 8, chance=lambda: 0.0)
-    assert [backoff.next() for _ in range(6)] == [1, 2, 4, 8, 8, 8]
-    backoff.reset()
-    assert backoff.next() == 1
-
-
-def test_backoff_takes_off_up_to_half_at_random() -> None:
-    assert Backoff(1, 8, chance=lambda: 1.0).next() == 0.5
