@@ -261,9 +261,11 @@ def test_clusters_one_after_another_leave_nothing() -> None:
         assert traces.left() == []
 
 
+# Started from a shell's background job, a process ignores SIGINT, and so do its children.
 _OWNER = """\
-import sys, time
+import signal, sys, time
 from tests.harness import Cluster
+signal.signal(signal.SIGINT, signal.default_int_handler)
 cluster = Cluster()
 cluster.start()
 print(cluster.state_dir, flush=True)
