@@ -19,7 +19,7 @@ def _is_required() -> bool:
     """In CI a tier that can't run is a failure, not a skip."""
     return (
         os.environ.get("CI", "").lower() in {"1", "true"}
-        or os.environ.get("APPORTION_REQUIRE_CLUSTER") == "1"
+        or os.environ.get("REQUIRE_TEST_CLUSTER") == "1"
     )
 
 
@@ -39,7 +39,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if _is_required() and _HERE in item.path.parents:
         reason = requirements.missing()
         if reason:
-            pytest.fail(f"{reason} (CI or APPORTION_REQUIRE_CLUSTER is set: not skipped)")
+            pytest.fail(f"{reason} (CI or REQUIRE_TEST_CLUSTER is set: not skipped)")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

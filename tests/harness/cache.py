@@ -19,8 +19,8 @@ _PRUNE_AGE = 3600.0  # seconds: what another process may be about to read stays
 
 
 def folder() -> Path:
-    """The harness's cache folder: $APPORTION_CACHE, else below $XDG_CACHE_HOME or ~/.cache."""
-    own = os.environ.get("APPORTION_CACHE")
+    """The harness's cache folder: $TEST_CLUSTER_CACHE, else below $XDG_CACHE_HOME or ~/.cache."""
+    own = os.environ.get("TEST_CLUSTER_CACHE")
     user = os.environ.get("XDG_CACHE_HOME")
     base = Path(own) if own else (Path(user) if user else Path.home() / ".cache") / "apportion"
     return base.absolute() / "cluster"

@@ -12,7 +12,7 @@ from tests.harness import cache
 
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("APPORTION_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TEST_CLUSTER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache/cluster"
 
 
@@ -20,7 +20,7 @@ def test_the_folder_follows_the_environment(
     monkeypatch: pytest.MonkeyPatch, cache_folder: Path
 ) -> None:
     assert cache.folder() == cache_folder
-    monkeypatch.delenv("APPORTION_CACHE")
+    monkeypatch.delenv("TEST_CLUSTER_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache.folder() == Path("/somewhere/apportion/cluster")
     monkeypatch.delenv("XDG_CACHE_HOME")

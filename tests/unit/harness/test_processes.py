@@ -69,7 +69,7 @@ def test_a_refusal_is_an_error_and_the_server_lives_on(tmp_path: Path) -> None:
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("APPORTION_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TEST_CLUSTER_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 

@@ -24,11 +24,11 @@ sys.exit(pytest.main([*options, "tests/cluster/test_harness.py"]))
     [
         ({}, 0, "1 skipped"),
         ({"CI": "true"}, 1, "1 error"),
-        ({"APPORTION_REQUIRE_CLUSTER": "1"}, 1, "1 error"),
+        ({"REQUIRE_TEST_CLUSTER": "1"}, 1, "1 error"),
     ],
 )
 def test_a_machine_that_cannot(environment: dict[str, str], status: int, word: str) -> None:
-    plain = {k: v for k, v in os.environ.items() if k not in {"CI", "APPORTION_REQUIRE_CLUSTER"}}
+    plain = {k: v for k, v in os.environ.items() if k not in {"CI", "REQUIRE_TEST_CLUSTER"}}
     result = subprocess.run(
         [sys.executable, "-c", _RUN],
         cwd=_REPOSITORY,
