@@ -36,7 +36,7 @@ def _row(line: str, y: float) -> str:
     color = "#d7dae0"
     if line.startswith("$ "):
         color = "#7ee787"
-    elif line and line == line.upper() and any(c.isalpha() for c in line):
+    elif line[:1].isalpha() and line == line.upper():
         color = "#79c0ff"
     # textLength keeps the columns straight whatever monospace font the reader has.
     length = f' textLength="{len(line) * CHAR:.1f}"' if line else ""

@@ -2,7 +2,7 @@
 
 Run it after a change of the base: `python deploy/overlays/hami-lab/generate.py`. A unit test
 fails as long as the files differ from what this makes.
-"""  # noqa: INP001 -- a script beside its files, not part of a package
+"""
 
 from __future__ import annotations
 
