@@ -14,25 +14,6 @@ CONTAINER_SHARES = f"{CONTAINER_ROOT}/shares"
 CONTAINER_DRIVER = f"{CONTAINER_ROOT}/driver"
 """The real libraries; the front libraries' DT_NEEDED names exactly this folder."""
 
-LIBRARY_DIRS: tuple[str, ...] = (
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib64",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "usr/lib/nvidia",
-    "usr/local/nvidia/lib64",
-    "usr/local/nvidia/lib",
-    "usr/lib",
-    "lib",
-)
-"""Folders below a driver root where the driver's libraries lie, the first with one wins.
-
-Debian's and Fedora's places, Flatcar's and GKE's, and the GPU Operator's driver container. The
-same list finds libnvidia-ml for the plugin and the files for containers: two lists would differ.
-"""
-
 CORES = "cores"
 MEMORY = "memory"
 CONFIG_API = "apportion.gpu/v1alpha1"

@@ -20,8 +20,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from apportion import claims, names, quantity
-from apportion.cdi import files as driver
+from apportion import claims, driver, names, quantity
 from apportion.cdi import spec
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
@@ -60,7 +59,7 @@ class Preparer:
         store: the claims on disk.
         cdi: the specs on disk.
         enforcer: holds the shares to their limits.
-        driver_files: finds the driver's files (cdi.files.DriverFinder).
+        driver_files: finds the driver's files (driver.DriverFinder).
         clock: seconds, for the milliseconds in the logs.
     """
 

@@ -92,8 +92,3 @@ def test_names_of_cdi_and_shares() -> None:
     assert names.driver_kind("apportion.gpu") == "k8s.apportion.gpu/driver"
     assert names.claim_spec_file("apportion.gpu", uid) == "k8s.apportion.gpu-claim_u-1.json"
     assert names.driver_spec_file("apportion.gpu") == "k8s.apportion.gpu-driver.json"
-
-
-def test_library_folders_are_relative_and_each_there_once() -> None:
-    assert len(set(names.LIBRARY_DIRS)) == len(names.LIBRARY_DIRS)
-    assert not [folder for folder in names.LIBRARY_DIRS if folder.startswith("/")]

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from apportion import __version__, kube, slices
 from apportion.app.gpus import Gpus
 from apportion.app.loops import Loops
-from apportion.cdi.files import DriverFinder
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
+from apportion.driver import DriverFinder
 from apportion.enforce import Enforcer, registry
 from apportion.errors import ConfigError, StateError, StorageError
 from apportion.inventory.nvml import Nvml

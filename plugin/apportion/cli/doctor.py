@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apportion import config, kube, names
-from apportion.cdi import files as driver
+from apportion import config, driver, kube, names
 from apportion.config import Config
 from apportion.enforce import registry
 from apportion.errors import ApportionError, ConfigError, FatalError

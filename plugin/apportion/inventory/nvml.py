@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import threading
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import pynvml
 
-from apportion import names
+from apportion import driver
 from apportion.errors import NvmlDeviceError, NvmlError, NvmlUnavailableError
 from apportion.inventory import codes
 from apportion.model import GpuUuid
 
 LIBRARY = "libnvidia-ml.so.1"
-_MAX_LINKS = 40
 _LOCK = threading.RLock()
 _log = logging.getLogger("apportion.inventory")
 
@@ -57,12 +55,12 @@ def find_library(driver_root: Path) -> Path:
     Raises:
         NvmlUnavailableError: it lies in none of the known folders.
     """
-    for folder in names.LIBRARY_DIRS:
-        path = _inside(driver_root, f"{folder}/{LIBRARY}")
-        if path is not None and path.is_file():
-            return path
+    for folder in driver.LIBRARY_DIRS:
+        real = driver.resolve(driver_root, f"{folder}/{LIBRARY}")
+        if real is not None and (driver_root / real).is_file():
+            return driver_root / real
     raise NvmlUnavailableError(
-        f"no {LIBRARY} below {driver_root} (looked in {', '.join(names.LIBRARY_DIRS)}): install "
+        f"no {LIBRARY} below {driver_root} (looked in {', '.join(driver.LIBRARY_DIRS)}): install "
         "the NVIDIA driver, or set driver_root to where it is; the GPU Operator keeps its driver "
         "in /run/nvidia/driver",
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
@@ -276,24 +274,3 @@ class Nvml:
             except UnicodeDecodeError as error:
                 # pynvml decodes what the driver gives; a damaged infoROM gives anything.
                 raise failure(pynvml.NVML_ERROR_CORRUPTED_INFOROM, doing) from error
-
-
-def _inside(root: Path, relative: str) -> Path | None:
-    """Return `relative` below `root` with links followed as after a chroot, None for a loop."""
-    at, links = root, 0
-    pending = list(reversed(PurePath(relative).parts))
-    while pending:
-        part = pending.pop()
-        if part in ("/", ".."):
-            at = root if part == "/" or at == root else at.parent
-            continue
-        try:
-            target = os.readlink(at / part)  # noqa: PTH115 - its text is wanted as it is
-        except OSError:  # no link, or not there at all
-            at = at / part
-            continue
-        links += 1
-        if links > _MAX_LINKS:
-            return None
-        pending.extend(reversed(PurePath(target).parts))
-    return at

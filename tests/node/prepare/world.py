@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from apportion import names
-from apportion.cdi.files import DriverFinder
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
+from apportion.driver import DriverFinder
 from apportion.enforce import library, proof
 from apportion.enforce.front import FrontEnforcer
 from apportion.errors import KubeNotFoundError, StorageError

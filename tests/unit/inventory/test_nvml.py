@@ -14,7 +14,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from apportion import names
+from apportion import driver
 from apportion.errors import NvmlDeviceError, NvmlUnavailableError
 from apportion.inventory import nvml
 from apportion.inventory.nvml import Memory, Nvml, Process
@@ -71,7 +71,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "root" / names.LIBRARY_DIRS[0]
+    folder = tmp_path / "root" / driver.LIBRARY_DIRS[0]
     folder.mkdir(parents=True)
     (folder / "libnvidia-ml.so.580.159.04").touch()
     (folder / nvml.LIBRARY).symlink_to("libnvidia-ml.so.580.159.04")
@@ -90,11 +90,11 @@ def gate(library: Library, root: Path) -> Iterator[Nvml]:
 
 def test_the_library_is_loaded_by_its_real_absolute_path(library: Library, root: Path) -> None:
     with Nvml(root):
-        assert library.loaded == [str(root / names.LIBRARY_DIRS[0] / "libnvidia-ml.so.580.159.04")]
+        assert library.loaded == [str(root / driver.LIBRARY_DIRS[0] / "libnvidia-ml.so.580.159.04")]
         assert pynvml.nvmlLib is not None
 
 
-@pytest.mark.parametrize("folder", names.LIBRARY_DIRS)
+@pytest.mark.parametrize("folder", driver.LIBRARY_DIRS)
 def test_each_known_folder_is_looked_in(tmp_path: Path, folder: str) -> None:
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / nvml.LIBRARY).touch()
@@ -202,7 +202,7 @@ def test_after_a_failure_of_no_weight_it_is_not_started_anew(gate: Nvml, library
 def test_distrust_starts_anew_and_loads_a_new_driver(
     gate: Nvml, library: Library, root: Path
 ) -> None:
-    folder = root / names.LIBRARY_DIRS[0]
+    folder = root / driver.LIBRARY_DIRS[0]
     (folder / "libnvidia-ml.so.590.1").touch()
     (folder / nvml.LIBRARY).unlink()
     (folder / nvml.LIBRARY).symlink_to("libnvidia-ml.so.590.1")

@@ -1,4 +1,4 @@
-"""Finds the driver's files below its root by a list of names; links are followed inside the root.
+"""The NVIDIA driver on the node: where its files lie, by a list of names, links inside its root.
 
 What the list leaves out on purpose: OpenGL, OpenCL, Vulkan, EGL, OptiX and VDPAU libraries. Their
 memory does not pass the front libraries, so no share could be held to its limit. Source of the
@@ -15,9 +15,27 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from apportion import names
 from apportion.errors import EnforcementError
 from apportion.model import DeviceNode, DriverFiles, Mount
+
+LIBRARY_DIRS: tuple[str, ...] = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "usr/lib/nvidia",
+    "usr/local/nvidia/lib64",
+    "usr/local/nvidia/lib",
+    "usr/lib",
+    "lib",
+)
+"""Folders below a driver root where the driver's libraries lie, the first with one wins.
+
+Debian's and Fedora's places, Flatcar's and GKE's, and the GPU Operator's driver container. The
+same list finds libnvidia-ml for the plugin and the files for containers: two lists would differ.
+"""
 
 _CUDA = "libcuda.so"
 _NVML = "libnvidia-ml.so"
@@ -55,7 +73,41 @@ _CONTROL = "nvidiactl"
 _NODES = (_CONTROL, "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
 
 _VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
-_MAX_LINKS = 40
+_MAX_LINKS = 40  # as in the kernel
+
+
+def resolve(root: Path, path: str) -> str | None:
+    """Return what `path` below `root` stands for, links followed as after a chroot into `root`.
+
+    Args:
+        root: what the links stay inside of.
+        path: relative to `root`, as the answer is; ".." never leads above `root`.
+
+    Returns:
+        None where there is nothing, or a loop of links.
+    """
+    todo = [part for part in reversed(path.split("/")) if part]
+    done: list[str] = []
+    links = 0
+    while todo:
+        part = todo.pop()
+        if part in {".", ".."}:
+            done = done[:-1] if part == ".." else done
+            continue
+        here = root.joinpath(*done, part)
+        try:
+            target = str(here.readlink()) if here.is_symlink() else None
+        except OSError:
+            return None
+        if target is None:
+            done.append(part)
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            return None
+        done = [] if target.startswith("/") else done
+        todo += [step for step in reversed(target.split("/")) if step]
+    return "/".join(done) if root.joinpath(*done).exists() else None
 
 
 def find_driver_files(root_mount: Path, root: Path, dev: Path = Path("/dev")) -> DriverFiles:
@@ -160,29 +212,7 @@ class _Tree:
         return str(self._root / path)
 
     def resolve(self, path: str) -> str | None:
-        """Return the path that `path` stands for, None where there is nothing."""
-        todo = [part for part in reversed(path.split("/")) if part]
-        done: list[str] = []
-        links = 0
-        while todo:
-            part = todo.pop()
-            if part in {".", ".."}:
-                done = done[:-1] if part == ".." else done
-                continue
-            here = self._mount.joinpath(*done, part)
-            try:
-                target = str(here.readlink()) if here.is_symlink() else None
-            except OSError:
-                return None
-            if target is None:
-                done.append(part)
-                continue
-            links += 1
-            if links > _MAX_LINKS:
-                return None
-            done = [] if target.startswith("/") else done
-            todo += [step for step in reversed(target.split("/")) if step]
-        return "/".join(done) if self._mount.joinpath(*done).exists() else None
+        return resolve(self._mount, path)
 
     def names(self, folder: str) -> list[str]:
         real = self.resolve(folder)
@@ -201,19 +231,19 @@ class _Tree:
 
 
 def _library_dir(tree: _Tree) -> str:
-    for folder in names.LIBRARY_DIRS:
+    for folder in LIBRARY_DIRS:
         if tree.resolve(f"{folder}/{_CUDA}.1") is not None:
             return folder
     raise EnforcementError(
         f"no {_CUDA}.1 below the driver root {tree.host('')}, looked in "
-        f"{', '.join(names.LIBRARY_DIRS)}; install the NVIDIA driver, or set driver_root "
+        f"{', '.join(LIBRARY_DIRS)}; install the NVIDIA driver, or set driver_root "
         "(/run/nvidia/driver with the GPU Operator) and driver_root_mount"
     )
 
 
 def _real(tree: _Tree, libdir: str, stem: str) -> str:
     """Return a library's real file; NVML may lie in another of the folders than CUDA."""
-    for folder in (libdir, *names.LIBRARY_DIRS):
+    for folder in (libdir, *LIBRARY_DIRS):
         real = tree.resolve(f"{folder}/{stem}.1")
         if real is not None:
             return real

@@ -5,7 +5,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from apportion.cdi.files import DriverFinder, find_driver_files, gpu_node, seen
+from apportion import driver
+from apportion.driver import DriverFinder, find_driver_files, gpu_node, seen
 from apportion.errors import EnforcementError
 from apportion.model import DeviceNode, Mount
 
@@ -208,3 +209,50 @@ def test_the_finder_sees_nodes_appear_and_the_driver_go_and_come(mount: Path) ->
             finder()
     (mount / "away").rename(mount / LIBDIR)
     assert len(finder().nodes) == 4
+
+
+def test_library_folders_are_relative_and_each_there_once() -> None:
+    assert len(set(driver.LIBRARY_DIRS)) == len(driver.LIBRARY_DIRS)
+    assert not [folder for folder in driver.LIBRARY_DIRS if folder.startswith("/")]
+
+
+@pytest.mark.parametrize(
+    ("path", "real"),
+    [
+        ("opt/file", "opt/file"),
+        ("/opt/./file", "opt/file"),
+        ("opt", "opt"),
+        ("../../opt/file", "opt/file"),
+        ("absolute/file", "opt/file"),
+        ("above/file", "opt/file"),
+        ("usr/back", "opt/file"),
+        ("opt/none", None),
+        ("broken", None),
+        ("loop", None),
+        ("a/loop/file", None),
+    ],
+)
+def test_links_are_followed_as_after_a_chroot(tmp_path: Path, path: str, real: str | None) -> None:
+    root = tmp_path / "root"
+    for folder in ("opt", "usr", "a"):
+        (root / folder).mkdir(parents=True)
+    (root / "opt/file").touch()
+    (tmp_path / "none").touch()
+    for link, target in {
+        "absolute": "/usr/../opt",
+        "above": "../../../opt",
+        "usr/back": "../absolute/file",
+        "broken": "../none",
+        "loop": "a/loop",
+        "a/loop": "/loop",
+    }.items():
+        (root / link).symlink_to(target)
+    assert driver.resolve(root, path) == real
+
+
+def test_as_many_links_are_followed_as_the_kernel_follows(tmp_path: Path) -> None:
+    (tmp_path / "0").touch()
+    for number in range(1, 42):
+        (tmp_path / str(number)).symlink_to(str(number - 1))
+    assert driver.resolve(tmp_path, "40") == "0"
+    assert driver.resolve(tmp_path, "41") is None
