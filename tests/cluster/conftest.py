@@ -1,9 +1,8 @@
-"""The cluster tier: one way to skip it, and a cluster for the tests that share one."""
+"""A cluster for the tests that share one, built before the first of them."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,31 +14,11 @@ _HERE = Path(__file__).parent
 _TIMEOUT = 180  # seconds for a test; a cluster's start has a limit of its own
 
 
-def _is_required() -> bool:
-    """In CI a tier that can't run is a failure, not a skip."""
-    return (
-        os.environ.get("CI", "").lower() in {"1", "true"}
-        or os.environ.get("REQUIRE_TEST_CLUSTER") == "1"
-    )
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    ours = [item for item in items if _HERE in item.path.parents]
-    reason = requirements.missing() if ours else None
-    for item in ours:
-        item.add_marker(pytest.mark.cluster)
-        if not item.get_closest_marker("timeout"):
+    for item in items:
+        if _HERE in item.path.parents and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_TIMEOUT, func_only=True))
-        if reason and not _is_required():
-            item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if _is_required() and _HERE in item.path.parents:
-        reason = requirements.missing()
-        if reason:
-            pytest.fail(f"{reason} (CI or REQUIRE_TEST_CLUSTER is set: not skipped)")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

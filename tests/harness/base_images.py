@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.harness import cache, oci, progress
+from tests.harness import cache, oci, progress, requirements
 from tests.harness.errors import HarnessError
 from tests.harness.versions import BUILDER_PACKAGES, DEBIAN_SUITE, PYTHON_PACKAGES
 
@@ -82,6 +82,7 @@ def _debian(name: str, reference: str, packages: Sequence[str]) -> Path:
     command.append(f"--include={','.join(sorted(packages))}")
 
     def build(folder: Path) -> None:
+        requirements.ensure()
         layer = folder / "layer.tar"
         with progress.task(f"making a Debian {DEBIAN_SUITE} image with {', '.join(packages)}"):
             result = subprocess.run(

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.harness import base_images, cache, context, progress
+from tests.harness import base_images, cache, context, progress, requirements
 from tests.harness.errors import HarnessError
 
 _TIMEOUT = 1800.0  # seconds
@@ -48,6 +48,7 @@ def build_project_image(repo: Path, tag: str) -> Path:
     name = tag.rpartition("/")[2].replace(":", "-")
 
     def build(folder: Path) -> None:
+        requirements.ensure()
         # One storage for all builds: the bases are unpacked into it once.
         with (
             cache.locked(cache.folder() / "buildah.lock"),
