@@ -204,8 +204,20 @@ def two_cards(walk: Walk) -> None:
         "--query-gpu=uuid,memory.total",
         "--format=csv,noheader,nounits",
     )
-    seen = sorted(int(line.split(",")[1]) for line in totals.splitlines())
-    walk.check("each limit as claimed", seen, sorted(_mib(r) for r in found))
+    seen = {uuid: int(mib) for uuid, mib in (line.split(", ") for line in totals.splitlines())}
+    cards = _uuids(walk)
+    walk.check("each limit as claimed", seen, {cards[r["device"]]: _mib(r) for r in found})
+    walk.kubectl("cp", str(BUILD / "fakes/bin/cudamem"), f"{NAMESPACE}/pod-double:/tmp/cudamem")
+    for place, limit in enumerate(seen.values()):
+        over = ("/tmp/cudamem", "--device", str(place), "alloc", f"{limit + 100}MiB")
+        refused = _in_pod(walk, "pod-double", *over, ok=False)
+        walk.check(f"{limit + 100} MiB on card {place}", OUT_OF_MEMORY in refused, True)
+
+
+def _uuids(walk: Walk) -> dict[str, str]:
+    """Return the UUID of each published device."""
+    devices = walk.get("resourceslices")["items"][0]["spec"]["devices"]
+    return {device["name"]: device["attributes"]["uuid"]["string"] for device in devices}
 
 
 def _mib(result: dict[str, Any]) -> int:
@@ -234,10 +246,15 @@ def status(walk: Walk) -> None:
     where = ("exec", "-n", PLUGIN_NAMESPACE, f"daemonset/{DAEMONSET}", "--", "apportion", "status")
     walk.kubectl(*where)
     report = json.loads(walk.cluster.kubectl(*where, "-o", "json").stdout)
-    shares = [s for card in report["cards"] for s in card["shares"]]
-    walk.check("shares in status", len(shares), 4)
-    used = {s["claim"].split("/")[-1].split("-gpu-")[0]: s["memoryUsedBytes"] for s in shares}
-    walk.check("use of pod-tpl-1", max(used.values()), 4 << 30)
+    used = {
+        (share["pods"][0], card["device"]): share["memoryUsedBytes"]
+        for card in report["cards"]
+        for share in card["shares"]
+    }
+    walk.check("shares in status", len(used), 4)
+    device = results(_template_claim(walk))[0]["device"]
+    walk.check("only pod-tpl-1 holds memory", used.pop(("pod-tpl-1", device)), 4 << 30)
+    walk.check("the others hold", set(used.values()), {0})
 
 
 def clean_up(walk: Walk) -> None:
@@ -245,7 +262,9 @@ def clean_up(walk: Walk) -> None:
     walk.say("Delete everything")
     walk.kubectl("delete", "namespace", NAMESPACE, timeout=180)
     walk.until("claims' CDI files left", lambda: _files(walk, "/var/run/cdi", "claim_"), [])
-    walk.until("share folders left", lambda: _files(walk, "/run/apportion/shares", ""), [])
+    walk.until(
+        "share folders left", lambda: _files(walk, "/run/apportion/shares", f"{DRIVER}/"), []
+    )
     walk.kubectl("delete", "-f", str(REPO / LAB / "setup.yaml"), "--ignore-not-found")
     walk.kubectl(
         "delete",
