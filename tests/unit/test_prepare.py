@@ -82,7 +82,7 @@ def test_record_share_folder_and_spec_are_there(world: World) -> None:
             "permissions": "rw",
         }
     ]
-    static = json.loads(world.cdi.driver_path().read_text())
+    static = json.loads((world.config.cdi_dir / f"k8s.{DRIVER}-driver.json").read_text())
     assert static["containerEdits"]["mounts"]
 
 
@@ -164,7 +164,7 @@ def test_kubelet_replay_rewrites_a_lost_or_changed_cdi_spec(world: World) -> Non
     world.prepared()
     before = world.state()
     world.cdi.claim_path(ref().uid).unlink()
-    world.cdi.driver_path().write_text("{}")
+    (world.config.cdi_dir / f"k8s.{DRIVER}-driver.json").write_text("{}")
     world.prepared()
     assert world.state() == before
     world.cdi.claim_path(ref().uid).write_text("{}")

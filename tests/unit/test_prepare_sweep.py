@@ -181,10 +181,11 @@ def test_sweep_puts_a_static_spec_back_before_it_removes_what_another_plugin_nam
     preparer.sweep(everything)
     assert old.exists()
     preparer.ready(UUIDS[0])
-    mine = world.cdi.driver_path().read_text()
-    world.cdi.driver_path().write_text(mine.replace(world.enforcer.build, "old"))
+    static = world.config.cdi_dir / f"k8s.{DRIVER}-driver.json"
+    mine = static.read_text()
+    static.write_text(mine.replace(world.enforcer.build, "old"))
     preparer.sweep(everything)
-    assert world.cdi.driver_path().read_text() == mine
+    assert static.read_text() == mine
     assert not old.exists()
 
 

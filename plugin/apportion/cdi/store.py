@@ -87,10 +87,6 @@ class CdiStore:
         """Return the path of a claim's spec."""
         return self.folder / names.claim_spec_file(self._driver, uid)
 
-    def driver_path(self) -> Path:
-        """Return the path of the static spec."""
-        return self._driver_path
-
 
 def _encode(spec: Mapping[str, Any]) -> bytes:
     return json.dumps(spec, separators=(",", ":")).encode() + b"\n"

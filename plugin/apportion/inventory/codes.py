@@ -133,11 +133,6 @@ def meaning(code: int) -> Meaning:
     return _TABLE.get(code, _NEW)
 
 
-def known(code: int) -> bool:
-    """Return whether the table has the code."""
-    return code in _TABLE
-
-
 def concerns_all(code: int) -> bool:
     """Return whether the failure is NVML's as a whole, so that no GPU can be judged by it."""
     return meaning(code).kind is Kind.LIBRARY

@@ -38,14 +38,6 @@ class Memory:
     used: int
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process on a GPU: its PID as the caller's PID namespace has it, its bytes if known."""
-
-    pid: int
-    memory: int | None
-
-
 def find_library(driver_root: Path) -> Path:
     """Return where libnvidia-ml.so.1 lies below `driver_root`, links followed inside of it.
 
@@ -223,29 +215,12 @@ class Nvml:
         """Return the bytes that are allocated on the GPU, by whomever."""
         return self.memory(uuid).used
 
-    def processes(self, uuid: GpuUuid) -> tuple[Process, ...]:
-        """Return the processes that have memory on the GPU, by PID."""
-        found: dict[int, Process] = {}
-        for what in ("Compute", "Graphics"):
-            for entry in self._running(uuid, f"nvmlDeviceGet{what}RunningProcesses"):
-                memory = entry.usedGpuMemory
-                pid = int(entry.pid)
-                found[pid] = Process(pid, None if memory is None else int(memory))
-        return tuple(found[pid] for pid in sorted(found))
-
     def _driver(self, doing: str, function: str) -> Any:
         """Return a reading of the driver; that it fails is no GPU's fault, whatever the code."""
         try:
             return self._call(doing, function)
         except NvmlDeviceError as error:
             raise NvmlUnavailableError(str(error), error.code) from error
-
-    def _running(self, uuid: GpuUuid, function: str) -> list[Any]:
-        for version in ("_v3", "_v2"):
-            found = self._optional(uuid, function + version)
-            if found is not None:
-                return list(found)
-        return []
 
     def _optional(self, uuid: GpuUuid, function: str) -> Any:
         """Return a reading, None where this driver or GPU has none of the kind."""

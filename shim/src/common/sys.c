@@ -134,31 +134,20 @@ void ap_unmap(void *address, size_t size)
     unmap_pages(address, size);
 }
 
-static int byte_lock(int fd, int command, int64_t byte, short *type)
+static int set_byte_lock(int fd, int64_t byte, short type)
 {
-    struct flock what = {.l_type = *type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    int error = (int)ap_sys(SYS_fcntl, fd, command, (long)&what, 0, 0, 0);
-    *type = what.l_type;
-    return error;
+    struct flock what = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    return (int)ap_sys(SYS_fcntl, fd, F_OFD_SETLK, (long)&what, 0, 0, 0);
 }
 
 int ap_byte_lock_try(int fd, int64_t byte)
 {
-    short type = F_WRLCK;
-    return byte_lock(fd, F_OFD_SETLK, byte, &type);
+    return set_byte_lock(fd, byte, F_WRLCK);
 }
 
 void ap_byte_unlock(int fd, int64_t byte)
 {
-    short type = F_UNLCK;
-    (void)byte_lock(fd, F_OFD_SETLK, byte, &type);
-}
-
-int ap_byte_is_locked(int fd, int64_t byte)
-{
-    short type = F_WRLCK;
-    int error = byte_lock(fd, F_OFD_GETLK, byte, &type);
-    return error < 0 ? error : type != F_UNLCK;
+    (void)set_byte_lock(fd, byte, F_UNLCK);
 }
 
 void ap_futex_wait(void *word, uint32_t expected)

@@ -33,8 +33,6 @@ void ap_unmap(void *address, size_t size);
 /* Open-file-description locks on one byte. try: 0 taken, -EAGAIN held by another. */
 int ap_byte_lock_try(int fd, int64_t byte);
 void ap_byte_unlock(int fd, int64_t byte);
-/* 1: held through another description, 0: free, negative: error. */
-int ap_byte_is_locked(int fd, int64_t byte);
 
 void ap_futex_wait(void *word, uint32_t expected);
 void ap_futex_wake_one(void *word);

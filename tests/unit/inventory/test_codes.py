@@ -35,7 +35,7 @@ def test_the_walk_below_is_over_all_codes() -> None:
 
 @pytest.mark.parametrize(("code", "name"), ALL)
 def test_every_code_is_in_the_table_with_words(code: int, name: str) -> None:
-    assert codes.known(code), name
+    assert codes.meaning(code) != codes.meaning(31), name  # what a code of no table means
     assert codes.meaning(code).text
     assert not codes.meaning(code).text.endswith(".")
 
@@ -56,7 +56,6 @@ def test_every_code_is_retryable_or_fatal_as_listed(code: int, name: str) -> Non
 
 
 def test_a_code_of_a_newer_driver_concerns_one_gpu_and_keeps_its_number() -> None:
-    assert not codes.known(31)
     error = nvml.failure(31, "GPU 0")
     assert isinstance(error, NvmlDeviceError)
     assert "does not know (NVML code 31)" in str(error)

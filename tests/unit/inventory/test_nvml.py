@@ -17,7 +17,7 @@ import pytest
 from apportion import driver
 from apportion.errors import NvmlDeviceError, NvmlUnavailableError
 from apportion.inventory import nvml
-from apportion.inventory.nvml import Memory, Nvml, Process
+from apportion.inventory.nvml import Memory, Nvml
 from apportion.model import GpuUuid
 
 UUID = GpuUuid("GPU-6d1c2f5e-8a3b-4c7d-9e0f-000000000000")
@@ -363,24 +363,6 @@ def test_memory_that_is_refused_is_not_asked_for_in_another_way(
     with pytest.raises(NvmlDeviceError):
         gate.memory(UUID)
     assert library.calls.count("nvmlDeviceGetMemoryInfo") == 1
-
-
-def test_processes_come_by_pid_each_once(gate: Nvml, library: Library) -> None:
-    def process(pid: int, memory: int | None) -> SimpleNamespace:
-        return SimpleNamespace(pid=pid, usedGpuMemory=memory)
-
-    library.answer("nvmlDeviceGetComputeRunningProcesses_v3", [process(9, 5), process(7, None)])
-    library.fail("nvmlDeviceGetGraphicsRunningProcesses_v3", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-    library.answer("nvmlDeviceGetGraphicsRunningProcesses_v2", [process(9, 5), process(8, 1)])
-    assert gate.processes(UUID) == (Process(7, None), Process(8, 1), Process(9, 5))
-
-
-def test_processes_of_a_driver_without_the_call_are_none(gate: Nvml, library: Library) -> None:
-    for what in ("Compute", "Graphics"):
-        for version in ("_v2", "_v3"):
-            function = f"nvmlDeviceGet{what}RunningProcesses{version}"
-            library.fail(function, pynvml.NVML_ERROR_NOT_SUPPORTED)
-    assert gate.processes(UUID) == ()
 
 
 def test_bytes_that_are_no_text_are_that_gpus_failure(gate: Nvml, library: Library) -> None:
