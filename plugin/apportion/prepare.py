@@ -211,17 +211,16 @@ class Preparer:
         ]
         record = self._current(claim)
         with ExitStack() as undo:
+            # Only what this call makes is undone: what was there before may be a running claim
+            # whose record was lost, also when a plugin that died since wrote it a new one.
             if record is None:
-                undo.callback(self._undo, claim.ref, partial(self._store.remove, uid))
+                undo.callback(self._undo, claim.ref, partial(self._store.undo_begin, uid))
                 capacities = {each.gpu.uuid: each.capacity for each in devices.values()}
                 record = self._store.begin(claim, capacities, build)
-            elif record.state is State.STARTED:
-                # Never answered, so no container has any of it: all of it may go.
-                undo.callback(self._undo, claim.ref, partial(self._remove, uid))
             for share in claim.shares:
                 if self._enforcer.prepare(share):
                     undo.callback(self._undo, claim.ref, partial(self._enforcer.remove, share.key))
-            if record.state is State.STARTED:
+            if record.state is State.STARTED and not self._cdi.claim_path(uid).exists():
                 undo.callback(self._undo, claim.ref, partial(self._cdi.remove_claim, uid))
             self._cdi.write_claim(uid, spec.claim_spec(self._config.driver_name, edits))
             record = self._committed(record, claim, build)

@@ -79,7 +79,7 @@ def test_a_repeated_prepare_that_fails_at_any_step_harms_nothing_of_the_running_
 
 
 @pytest.mark.parametrize("step", _STEPS[4:], ids=lambda step: "-".join(map(str, step)))
-def test_what_a_dead_plugin_left_started_goes_when_the_next_prepare_fails(
+def test_what_a_dead_plugin_left_started_counts_on_when_the_next_prepare_fails(
     world: World, step: tuple[str, str, bool, int]
 ) -> None:
     world.preparer().ready(UUIDS[0])
@@ -93,9 +93,11 @@ def test_what_a_dead_plugin_left_started_goes_when_the_next_prepare_fails(
     assert world.share("c").exists()
     again = world.restarted()
     outcome = again.preparer(**faulty(again, *step)).prepare(wanted)
-    if step[1] == "begin":
-        assert outcome.devices, "a started record is gone on with"
-        again.preparer().unprepare(wanted)
+    assert outcome.error or step[1] == "begin", "a started record is gone on with"
+    assert again.store.held(UUIDS[0]).memory == again.store.held(UUIDS[1]).memory == 4 << 30
+    assert (world.share("c") / "limits").exists()
+    assert len(again.preparer().prepare(wanted).devices) == 2
+    again.preparer().unprepare(wanted)
     assert world.state() == before
 
 

@@ -130,7 +130,7 @@ class Store:
 
         Raises:
             OverCommitError: names GPU, asked, left and the claims in the way; nothing is written.
-            StorageError: the file may or may not be there: call `remove`.
+            StorageError: the file may or may not be there: call `undo_begin`.
         """
         uid = claim.ref.uid
         record = Record(self.boot, State.STARTED, claim.ref, claim.pods, library, claim.shares)
@@ -149,6 +149,22 @@ class Store:
     def commit(self, record: Record) -> None:
         """Write a completed record; what it holds was proven by `begin`. Raises StorageError."""
         files.write(self._path(record.ref.uid), schema.dump(record), _MODE)
+
+    def undo_begin(self, uid: ClaimUid) -> None:
+        """Remove the record that `begin` wrote, and nothing else of the claim.
+
+        What share folders from before that record allow counts again, as it did before.
+
+        Raises:
+            StorageError: the record may still be there, and counts.
+        """
+        with self._locked():
+            self._renew_token()
+            found = files.remove(self._path(uid))
+            # Not subtracted: without the record its folders count, which only counting anew tells.
+            self._token = b""
+        if found:
+            files.sync_folder(self._claims)
 
     def remove(self, uid: ClaimUid) -> None:
         """Forget the claim; unknown is success. Raises StorageError."""
