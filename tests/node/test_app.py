@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apportion.enforce import library
 
 from tests.node.support.apiserver import ApiServer
 from tests.node.support.claims import allocated, deleted, share
@@ -264,6 +265,23 @@ def test_a_plugin_that_cannot_prepare_does_not_take_over_from_one_that_can(site:
     good.kill()
     bad.wait_for("registered the plugin")
     assert error_of(site.kubelet.unprepare(claim), claim) == ""
+
+
+def test_a_broken_update_that_is_rolled_back_leaves_the_slices_alone(site: Site) -> None:
+    good = site.start()
+    site.ready(good)
+    (slice_before,) = site.slices()
+    shim = site.host.root / "broken-shim"
+    bad = site.start(shim_dir=str(shim))
+    # Each file that comes makes the next failed scan say something else: four of them.
+    for name in library.FILES:
+        bad.wait_for(f"GPUs cannot be shared: {shim}/{name} is missing")
+        if name != library.FILES[-1]:
+            shim.mkdir(exist_ok=True)
+            (shim / name).touch()
+    assert bad.terminate() == 0
+    assert site.slices() == [slice_before], bad.text()
+    assert good.health("readiness") == "SERVING"
 
 
 def test_a_rolling_update_never_leaves_kubelet_alone(site: Site) -> None:

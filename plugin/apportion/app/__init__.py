@@ -53,10 +53,14 @@ class App:
         self._nvml = Nvml(config.driver_root_mount)
         self._enforcer: Enforcer = registry.make(config)
         self._store = Store(config.plugin_dir, boot_id(config.proc), self._enforcer.allowances)
+        self._instance = instance(
+            config.driver_name, config.plugin_dir, config.registry_dir, config.pod_uid
+        )
         self._gpus = Gpus(
             read=functools.partial(scan, self._nvml, config.sysfs),
             prove=self._prove,
             policy=_policy(config),
+            others=self._instance.others_alive,
             on_change=self._wake,
         )
         self._preparer = Preparer(
@@ -76,9 +80,6 @@ class App:
             desired=self._gpus.bodies,
             on_published=self._on_published,
             on_error=self._metrics.publish_failed,
-        )
-        self._instance = instance(
-            config.driver_name, config.plugin_dir, config.registry_dir, config.pod_uid
         )
         self._kubelet = Kubelet(
             self._instance,

@@ -26,6 +26,7 @@ class Gpus:
         read: Callable[[], Inventory],
         prove: Callable[[GpuUuid], None],
         policy: slices.Policy,
+        others: Callable[[], bool],
         on_change: Callable[[], None],
     ) -> None:
         """Wire it; nothing is read yet.
@@ -34,10 +35,12 @@ class Gpus:
             read: scans the GPUs.
             prove: raises unless shares are enforced on this node; tried on one GPU.
             policy: how GPUs are offered.
+            others: whether another plugin serves this node; what this one cannot share, that one
+                may.
             on_change: told when what is offered has changed.
         """
         self._read, self._prove, self._policy = read, prove, policy
-        self._on_change = on_change
+        self._others, self._on_change = others, on_change
         self._lock = threading.Lock()
         self._inventory: Inventory | None = None
         self._devices: tuple[Device, ...] = ()
@@ -55,7 +58,12 @@ class Gpus:
             return {device.name: device for device in self._devices}
 
     def bodies(self, generation: int) -> list[dict[str, Any]] | None:
-        """Return the slices, or None while nothing is known: then what is published stays."""
+        """Return the slices, or None while nothing is known: then what is published stays.
+
+        Nor does a plugin in trouble withdraw what another one publishes.
+        """
+        if self._failures >= _PATIENCE and self._others():
+            return None
         with self._lock:
             if self._inventory is None:
                 return None
@@ -68,19 +76,21 @@ class Gpus:
             if inventory.gpus:
                 self._prove(inventory.gpus[0].uuid)
         except ApportionError as error:
-            self._failures += 1
             level = logging.ERROR if isinstance(error, FatalError) else logging.WARNING
             self._trouble.begin(str(error), str(error), level)
-            if self._failures == _PATIENCE:
-                _LOG.error(
-                    "no GPU of this node is offered until that is mended; running shares stay"
-                )
-                self._accept(Inventory(()))
+            if not self._others():
+                self._failures += 1
+                if self._failures == _PATIENCE:
+                    self._withdraw()
             return False
         self._failures = 0
         self._trouble.end()
         self._accept(inventory)
         return True
+
+    def _withdraw(self) -> None:
+        _LOG.error("no GPU of this node is offered until that is mended; running shares stay")
+        self._accept(Inventory(()))
 
     def _accept(self, inventory: Inventory) -> None:
         if inventory == self._inventory:

@@ -22,7 +22,12 @@ class Loops:
         self._threads: list[threading.Thread] = []
 
     def start(self, name: str, target: Callable[[], None]) -> None:
-        """Run `target` in a thread; if it raises, or returns before its time, all ends."""
+        """Run `target` in a thread; if it raises, or returns before its time, all ends.
+
+        Nothing happens once all loops are told to end: even one round may change what others see.
+        """
+        if self.stopping.is_set():
+            return
         thread = threading.Thread(target=self._guarded, args=(name, target), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()

@@ -19,8 +19,15 @@ class Node:
         self.unproven: ApportionError | None = None
         self.proven: list[GpuUuid] = []
         self.changes = 0
+        self.others = False
         policy = slices.Policy(driver=samples.DRIVER, node=samples.NODE)
-        self.gpus = Gpus(read=self._read, prove=self._prove, policy=policy, on_change=self._changed)
+        self.gpus = Gpus(
+            read=self._read,
+            prove=self._prove,
+            policy=policy,
+            others=lambda: self.others,
+            on_change=self._changed,
+        )
 
     def _read(self) -> Inventory:
         if self.error:
@@ -109,6 +116,31 @@ def test_what_is_offered_stays_for_two_bad_scans_and_goes_with_the_third(
     assert node.gpus.scan()
     assert node.gpus.devices() == samples.devices(2)
     assert node.gpus.usable
+
+
+def test_failures_withdraw_nothing_while_another_plugin_serves(node: Node) -> None:
+    node.others = True
+    node.error = _AWAY
+    for _ in range(6):
+        assert not node.gpus.scan()
+    assert node.gpus.bodies(1) is None
+    assert (node.changes, node.gpus.usable) == (0, False)
+    # From when it is alone, the others' GPUs stay for as long as ever.
+    node.others = False
+    for _ in range(2):
+        node.gpus.scan()
+    assert node.gpus.bodies(1) is None
+    node.gpus.scan()
+    assert node.gpus.bodies(1) == []
+
+
+def test_what_another_plugin_publishes_is_not_withdrawn_by_one_in_trouble(node: Node) -> None:
+    node.error = _AWAY
+    for _ in range(3):
+        node.gpus.scan()
+    assert node.gpus.bodies(1) == []
+    node.others = True
+    assert node.gpus.bodies(1) is None
 
 
 def test_without_enforcement_nothing_is_offered(

@@ -31,6 +31,17 @@ def test_a_loop_that_fails_ends_the_process_with_an_error(
     assert vars(record)["loop"] == "publish"
 
 
+def test_no_loop_starts_once_all_are_told_to_end() -> None:
+    ran: list[str] = []
+    loops = Loops()
+    loops.stop()
+    loops.start("publish", lambda: ran.append("publish"))
+    loops.every("scan", lambda: 0.0, lambda: ran.append("scan"))
+    loops.join(20)
+    assert ran == []
+    assert not loops.failed
+
+
 def test_a_loop_that_just_ends_is_a_failure_too(caplog: pytest.LogCaptureFixture) -> None:
     loops = Loops()
     loops.start("publish", lambda: None)
