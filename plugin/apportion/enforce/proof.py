@@ -109,5 +109,7 @@ def _judge(child: subprocess.CompletedProcess[bytes]) -> str:
 def _failed(reason: str) -> EnforcementError:
     return EnforcementError(
         f"self-test of the front libraries with a share of {quantity.mib(MEMORY)} failed: "
-        f"{reason} (nothing is published or prepared until it passes)"
+        f"{reason} (nothing is published or prepared until it passes: apportion doctor in this "
+        "pod looks at driver and libraries; where it finds nothing wrong, take another release of "
+        "Apportion or of the driver)"
     )

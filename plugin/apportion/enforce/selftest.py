@@ -2,6 +2,9 @@
 
 `enter` makes mounts of its own as a container has them and starts `check` among them; the loader
 reads its search path only at the start of a process. `check` prints one line of JSON.
+
+A full card refuses as well, and with the same code: what counts as a refusal is the ledger's
+`denied`, which only the front raises.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ import json
 import os
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from apportion import names
-from apportion.enforce import shares
+from apportion.enforce import layout, shares
 from apportion.model import Capacity, DeviceName, GpuUuid, Share, ShareKey
 
 _CLONE_NEWNS = 0x00020000
@@ -24,7 +28,9 @@ _MS_REC, _MS_PRIVATE = 16384, 1 << 18
 
 _KEY = ShareKey("selftest-0")
 _OUT_OF_MEMORY = 2
-_MORE = 1 << 20
+_MORE = 2 << 20
+"""Bytes over the limit that are tried: a whole block, as cuMemCreate wants."""
+_PINNED = _ON_DEVICE = 1
 
 
 class TestFailedError(Exception):
@@ -123,24 +129,66 @@ def _nvml_total(wanted: str) -> int:
     return int(info[0])
 
 
+class _Properties(ctypes.Structure):
+    """CUmemAllocationProp of cuda.h."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location_type", ctypes.c_int),
+        ("location_id", ctypes.c_int),
+        ("win32", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    )
+
+
 def _allocate(cuda: ctypes.CDLL, device: ctypes.c_int, memory: int) -> str:
+    """Return what refused more than the share, in all ways that the card has room to try."""
+    over = ctypes.c_size_t(memory + _MORE)
+    got = ctypes.c_ulonglong()
+    wanted = _Properties(type=_PINNED, location_type=_ON_DEVICE, location_id=device.value)
+    # Needs no context, and so no free memory: a plugin can start anew on a card that is all in use.
+    _refused(
+        "cuMemCreate",
+        lambda: cuda.cuMemCreate(ctypes.byref(got), over, ctypes.byref(wanted), 0),
+        lambda: cuda.cuMemRelease(got),
+    )
     context = ctypes.c_void_p()
     code = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
     if code == _OUT_OF_MEMORY:
-        return "no context could be had to allocate in, since the card is full"
+        return "an allocation over the limit was refused by cuMemCreate; no room for a context"
     _expect(code, "cuDevicePrimaryCtxRetain")
     try:
         _expect(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
-        pointer = ctypes.c_ulonglong()
-        code = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(memory + _MORE))
-        if code == 0:
-            cuda.cuMemFree_v2(pointer)
-            raise TestFailedError("an allocation over the limit was granted")
-        if code != _OUT_OF_MEMORY:
-            raise TestFailedError(f"an allocation over the limit gave CUDA error {code}, not 2")
+        _refused(
+            "cuMemAlloc",
+            lambda: cuda.cuMemAlloc_v2(ctypes.byref(got), over),
+            lambda: cuda.cuMemFree_v2(got),
+        )
     finally:
         cuda.cuDevicePrimaryCtxRelease_v2(device)
     return "an allocation over the limit was refused"
+
+
+def _refused(function: str, allocate: Callable[[], int], free: Callable[[], int]) -> None:
+    before = _denied()
+    code = allocate()
+    if code == 0:
+        free()
+        raise TestFailedError(f"an allocation over the limit was granted by {function}")
+    if code != _OUT_OF_MEMORY:
+        raise TestFailedError(f"{function} over the limit gave CUDA error {code}, not 2")
+    if _denied() == before:
+        raise TestFailedError(
+            f"{function} over the limit was refused by the driver, since the card is full, and "
+            "not by the front libraries"
+        )
+
+
+def _denied() -> int:
+    """Return how often the front refused so far, by the share's ledger."""
+    ledger = Path(names.CONTAINER_SHARES) / _KEY / shares.LEDGER
+    return int(layout.HEADER.unpack_from(ledger.read_bytes())[6])
 
 
 def _expect(code: int, function: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,22 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device)
     return 0;
 }
 """
+
+# The same, but cuMemCreate is refused, and counted in the ledger as the real front does.
+_HALF_FRONT = (
+    _IDLE_FRONT
+    + """
+#include <fcntl.h>
+#include <unistd.h>
+int cuMemCreate(void *handle, size_t bytes, const void *properties, unsigned long long flags)
+{
+    const unsigned long long denied = 1;
+    int fd = open("/run/apportion/shares/selftest-0/ledger", O_WRONLY);
+    (void)handle, (void)bytes, (void)properties, (void)flags;
+    return pwrite(fd, &denied, sizeof denied, 32) == sizeof denied ? 2 : 999;
+}
+"""
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,11 +88,69 @@ def test_the_shim_passes_and_nothing_is_left(front: Path, fake: FakeDriver) -> N
     assert fake.used(1) == 0
 
 
-def test_a_full_card_that_has_no_context_left_passes_and_says_so(
-    front: Path, fake: FakeDriver
+@pytest.fixture
+def idle_front(front: Path, tmp_path: Path) -> Path:
+    add_front(front, tmp_path, _IDLE_FRONT)
+    return front
+
+
+def add_front(front: Path, tmp_path: Path, source: str) -> None:
+    """Build a front for libcuda of `source` in place of the real one."""
+    (tmp_path / "front.c").write_text(source)
+    stub = tmp_path / "libcuda.so.1"
+    real = "/run/apportion/driver/libcuda.so.1"
+    for command in (
+        ["gcc", "-shared", "-o", str(stub), f"-Wl,-soname,{real}", "-x", "c", "/dev/null"],
+        [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(front / "libcuda.so.1"),
+            "-Wl,-soname,libcuda.so.1,--no-as-needed",
+            str(tmp_path / "front.c"),
+            str(stub),
+        ],
+    ):
+        subprocess.run(command, check=True, timeout=60)
+
+
+def fill(fake: FakeDriver, context_mib: int) -> None:
+    """Let the card have less than the self-test tries."""
+    card = replace(DEFAULT_GPUS[1], memory_mib=1024, reserved_mib=0, context_mib=context_mib)
+    fake.write_config((DEFAULT_GPUS[0], card))
+
+
+@pytest.mark.parametrize("context_mib", [100, 2000], ids=["a context fits", "none fits"])
+def test_a_full_card_passes_by_the_fronts_own_refusal(
+    front: Path, fake: FakeDriver, context_mib: int
 ) -> None:
-    fake.inject(None, "cuDevicePrimaryCtxRetain", 2)
-    assert "no context could be had" in run(trial(front), fake)
+    fill(fake, context_mib)
+    said = run(trial(front), fake)
+    assert ("refused by cuMemCreate; no room for a context" in said) is (context_mib > 1024)
+
+
+@pytest.mark.parametrize("context_mib", [100, 2000], ids=["a context fits", "none fits"])
+def test_a_full_card_does_not_pass_for_a_front_that_refuses_nothing(
+    idle_front: Path, fake: FakeDriver, context_mib: int
+) -> None:
+    fill(fake, context_mib)
+    with pytest.raises(EnforcementError, match=r"by the driver.* and not by the front.* doctor"):
+        run(trial(idle_front), fake)
+
+
+def test_a_driver_that_cannot_try_is_no_pass(idle_front: Path, fake: FakeDriver) -> None:
+    fake.inject(None, "cuMemCreate", 801)
+    with pytest.raises(EnforcementError, match="cuMemCreate over the limit gave CUDA error 801"):
+        run(trial(idle_front), fake)
+
+
+def test_a_front_that_refuses_cumemcreate_alone_fails(
+    front: Path, fake: FakeDriver, tmp_path: Path
+) -> None:
+    add_front(front, tmp_path, _HALF_FRONT)
+    with pytest.raises(EnforcementError, match="was granted by cuMemAlloc"):
+        run(trial(front), fake)
 
 
 def test_the_driver_without_a_front_fails(tmp_path: Path, fake: FakeDriver) -> None:
@@ -93,28 +168,10 @@ def test_a_front_of_cuda_alone_fails(front: Path, fake: FakeDriver) -> None:
         run(trial(front), fake)
 
 
-def test_a_front_that_shows_and_does_not_refuse_fails(
-    front: Path, tmp_path: Path, fake: FakeDriver
-) -> None:
-    (tmp_path / "idle.c").write_text(_IDLE_FRONT)
-    stub = tmp_path / "libcuda.so.1"
-    real = "/run/apportion/driver/libcuda.so.1"
-    for command in (
-        ["gcc", "-shared", "-o", str(stub), f"-Wl,-soname,{real}", "-x", "c", "/dev/null"],
-        [
-            "gcc",
-            "-shared",
-            "-fPIC",
-            "-o",
-            str(front / "libcuda.so.1"),
-            "-Wl,-soname,libcuda.so.1,--no-as-needed",
-            str(tmp_path / "idle.c"),
-            str(stub),
-        ],
-    ):
-        subprocess.run(command, check=True, timeout=60)
+def test_a_front_that_shows_and_does_not_refuse_fails(idle_front: Path, fake: FakeDriver) -> None:
     with pytest.raises(EnforcementError, match="an allocation over the limit was granted"):
-        run(trial(front), fake)
+        run(trial(idle_front), fake)
+    assert fake.used(1) == 0
 
 
 def test_a_missing_front_fails(front: Path, fake: FakeDriver) -> None:
