@@ -35,9 +35,8 @@ COPY shim shim
 RUN make -C shim BUILD=/build/shim DESTDIR=/out PREFIX=/usr/lib/apportion install \
     && cp /sbin/ldconfig /out/usr/lib/apportion/ \
     && for program in apportion-ldcache ldconfig; do \
-         if readelf -l "/out/usr/lib/apportion/$program" | grep -q INTERP; then \
-           echo "$program is not static" >&2; exit 1; \
-         fi; \
+         headers="$(readelf --program-headers "/out/usr/lib/apportion/$program")" || exit 1; \
+         case "$headers" in *INTERP*) echo "$program is not static" >&2; exit 1;; esac; \
        done
 
 COPY LICENSE README.md pyproject.toml ./
