@@ -67,10 +67,18 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A GPU that was found and is not published, and why, in words for a person."""
+    """A GPU that was found and is not published.
+
+    Attributes:
+        identity: which it is, as well as it could be read, for a person.
+        reason: why, in words for a person.
+        passing: its UUID, or where that could not be read NVML's index of it, if it may answer the
+            next time without anybody doing anything; else None.
+    """
 
     identity: str
     reason: str
+    passing: GpuUuid | int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,13 @@ from typing import Any
 
 from apportion import log, slices
 from apportion.errors import ApportionError, FatalError
+from apportion.inventory.patience import Patience
 from apportion.model import Device, DeviceName, GpuUuid, Inventory
 
 _LOG = logging.getLogger(__name__)
 
-# A driver that is being replaced is away for some scans; its GPUs are withdrawn after these.
+# A driver that is being replaced is away for some scans, and a busy one may not answer for a GPU;
+# what is offered is withdrawn after these.
 _PATIENCE = 3
 
 
@@ -45,6 +47,7 @@ class Gpus:
         self._inventory: Inventory | None = None
         self._devices: tuple[Device, ...] = ()
         self._failures = 0
+        self._patience = Patience(_PATIENCE)
         self._trouble = log.Trouble(_LOG, "GPUs cannot be shared")
 
     @property
@@ -72,9 +75,9 @@ class Gpus:
     def scan(self) -> bool:
         """Look for GPUs; return whether that went well, even if there are none."""
         try:
-            inventory = self._read()
-            if inventory.gpus:
-                self._prove(inventory.gpus[0].uuid)
+            found = self._read()
+            if found.gpus:
+                self._prove(found.gpus[0].uuid)
         except ApportionError as error:
             level = logging.ERROR if isinstance(error, FatalError) else logging.WARNING
             self._trouble.begin(str(error), str(error), level)
@@ -85,7 +88,7 @@ class Gpus:
             return False
         self._failures = 0
         self._trouble.end()
-        self._accept(inventory)
+        self._accept(self._patience.settle(found))
         return True
 
     def _withdraw(self) -> None:

@@ -136,3 +136,8 @@ def meaning(code: int) -> Meaning:
 def concerns_all(code: int) -> bool:
     """Return whether the failure is NVML's as a whole, so that no GPU can be judged by it."""
     return meaning(code).kind is Kind.LIBRARY
+
+
+def passes(code: int) -> bool:
+    """Return whether the same call may work later without anybody doing anything."""
+    return meaning(code).kind is Kind.PASSING

@@ -99,9 +99,14 @@ def scan(nvml: Readings, sysfs: Path) -> Inventory:
     if count == 0:
         nvml.distrust()
     return Inventory(
-        gpus=tuple(sorted(gpus, key=lambda gpu: _numbers(gpu.pci_bus_id))),
+        gpus=tuple(sorted(gpus, key=by_address)),
         excluded=tuple(sorted(excluded, key=lambda gpu: gpu.identity)),
     )
+
+
+def by_address(gpu: Gpu) -> tuple[int, ...]:
+    """Return what GPUs are sorted by."""
+    return tuple(int(part, 16) for part in re.split(r"[:.]", gpu.pci_bus_id))
 
 
 def pci_address(text: str) -> str:
@@ -143,16 +148,17 @@ def numa_node(sysfs: Path, address: str) -> int | None:
 
 def _examine(nvml: Readings, sysfs: Path, driver: _Driver, index: int) -> Gpu | Excluded:
     identity = f"GPU {index}"
+    which: GpuUuid | int = index
     try:
         uuid = nvml.uuid(index)
-        identity = uuid
+        identity = which = uuid
         address = pci_address(nvml.pci_bus_id(uuid))
         identity = f"{uuid} ({address})"
         return _describe(nvml, sysfs, uuid, driver=driver, index=index, address=address)
     except NvmlError as error:
         if codes.concerns_all(error.code):
             raise
-        return Excluded(identity, str(error))
+        return Excluded(identity, str(error), which if codes.passes(error.code) else None)
     except (_UnfitError, ValueError) as error:
         return Excluded(identity, str(error))
 
@@ -199,7 +205,3 @@ def _memory(nvml: Readings, uuid: GpuUuid) -> Memory:
             f"memory is {memory.total} bytes, {memory.reserved} of them reserved: {advice}"
         )
     return memory
-
-
-def _numbers(address: str) -> tuple[int, ...]:
-    return tuple(int(part, 16) for part in re.split(r"[:.]", address))

@@ -13,6 +13,7 @@ import pynvml
 import pytest
 from apportion.errors import NvmlDeviceError, NvmlUnavailableError
 from apportion.inventory.nvml import Nvml
+from apportion.inventory.patience import Patience
 from apportion.inventory.scan import scan
 from apportion.model import Gpu, GpuUuid
 
@@ -105,6 +106,19 @@ def test_a_gpu_that_cannot_be_read_degrades_alone(
     assert [gpu.uuid for gpu in found.gpus] == [FIRST.uuid]
     (excluded,) = found.excluded
     assert words in excluded.reason
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo_v2"])
+def test_one_timeout_withdraws_no_gpu_and_a_lost_one_goes_at_once(
+    nvml: Nvml, driver: FakeDriver, function: str
+) -> None:
+    patience = Patience(3)
+    whole = patience.settle(scan(nvml, SYSFS))
+    driver.inject(0, function, pynvml.NVML_ERROR_TIMEOUT)
+    assert patience.settle(scan(nvml, SYSFS)) == whole
+    driver.clear()
+    driver.lose(0)
+    assert [gpu.uuid for gpu in patience.settle(scan(nvml, SYSFS)).gpus] == [SECOND.uuid]
 
 
 def test_a_gpu_in_mig_mode_is_left_out(build: Path, driver: FakeDriver) -> None:

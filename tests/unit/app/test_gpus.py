@@ -77,6 +77,20 @@ def test_a_gpu_that_goes_is_withdrawn_at_once(node: Node) -> None:
     assert node.changes == 2
 
 
+def test_a_gpu_that_does_not_answer_once_stays_and_wakes_nobody(node: Node) -> None:
+    node.gpus.scan()
+    missed = Excluded("GPU 0", "no answer in time", samples.gpu(0).uuid)
+    node.inventory = Inventory((samples.gpu(1),), (missed,))
+    node.gpus.scan()
+    assert node.gpus.devices() == samples.devices(2)
+    # Shares are proven on a GPU that answers.
+    assert node.proven[-1] == samples.gpu(1).uuid
+    assert node.changes == 1
+    for _ in range(2):
+        node.gpus.scan()
+    assert list(node.gpus.devices()) == [samples.device(1).name]
+
+
 def test_why_a_gpu_is_not_offered_is_said_once(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -123,6 +123,25 @@ def test_a_bad_gpu_harms_no_other(sysfs: Path, reading: str) -> None:
     assert "the GPU is lost" in excluded.reason
 
 
+@pytest.mark.parametrize(("reading", "which"), [("uuid", 1), ("pci_bus_id", samples.gpu(1).uuid)])
+@pytest.mark.parametrize(
+    ("code", "passes"),
+    [
+        (pynvml.NVML_ERROR_TIMEOUT, True),
+        (pynvml.NVML_ERROR_NOT_READY, True),
+        (LOST, False),
+        (pynvml.NVML_ERROR_UNKNOWN, False),
+    ],
+)
+def test_it_is_told_whether_a_gpu_may_answer_again_by_itself(
+    sysfs: Path, reading: str, which: GpuUuid | int, code: int, *, passes: bool
+) -> None:
+    cards = Cards(samples.gpu(0), samples.gpu(1))
+    cards.failures[cards.gpus[1].uuid, reading] = code
+    (excluded,) = scan.scan(cards, sysfs).excluded
+    assert excluded.passing == (which if passes else None)
+
+
 @pytest.mark.parametrize(
     ("reading", "identity"),
     [
