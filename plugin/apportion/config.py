@@ -67,6 +67,11 @@ class Config:
         """The plugin's own folder: sockets, checkpoints, libraries."""
         return self.plugins_dir / self.driver_name
 
+    @property
+    def driver_shares_dir(self) -> Path:
+        """The share folders of this driver; those of another on the node are not its to sweep."""
+        return self.shares_dir / self.driver_name
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -130,7 +135,7 @@ SETTINGS: tuple[Setting, ...] = (
     _path("plugins_dir", "kubelet's plugins folder; ours is <plugins_dir>/<driver_name>"),
     _path("registry_dir", "kubelet's plugin registration folder"),
     _path("cdi_dir", "where the container runtime looks for CDI specs"),
-    _path("shares_dir", "one folder per share: limits and ledger; a tmpfs is best"),
+    _path("shares_dir", "share folders are <shares_dir>/<driver_name>/<key>; a tmpfs is best"),
     _path("driver_root", "root of the NVIDIA driver on the host: / or /run/nvidia/driver"),
     _path("driver_root_mount", "where the plugin sees driver_root"),
     _path("shim_dir", "front libraries and hook inside the plugin's image"),

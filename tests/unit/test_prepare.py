@@ -224,7 +224,7 @@ def test_kubelet_same_name_with_a_new_uid_is_another_claim(world: World) -> None
     assert "UID" in world.preparer().prepare(ref()).error
     # A late Unprepare of the old one takes nothing of its successor's.
     assert world.preparer().unprepare(ref()) == FORGOTTEN
-    assert (world.config.shares_dir / "uid-newer-0").exists()
+    assert (world.config.driver_shares_dir / "uid-newer-0").exists()
     assert world.cdi.claims() == {"uid-newer"}
 
 

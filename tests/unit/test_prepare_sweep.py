@@ -65,9 +65,9 @@ def make_stray(world: World, kind: str) -> None:
     if kind == "spec":
         world.cdi.write_claim(ClaimUid("uid-x"), {})
     elif kind == "share":
-        shutil.copytree(world.share("c"), world.config.shares_dir / "uid-x-0")
+        shutil.copytree(world.share("c"), world.config.driver_shares_dir / "uid-x-0")
     elif kind == "half-made share":
-        (world.config.shares_dir / ".uid-x-0.tmp").mkdir()
+        (world.config.driver_shares_dir / ".uid-x-0.tmp").mkdir()
     elif kind == "half-written spec":
         (world.config.cdi_dir / f".k8s.{DRIVER}-claim_uid-x.json.01.tmp").touch()
     else:
@@ -84,6 +84,16 @@ def test_sweep_removes_strays(world: World, kind: str) -> None:
     assert world.state() != before
     world.preparer().sweep(everything)
     assert world.state() == before
+
+
+def test_sweep_takes_nothing_of_another_driver_on_the_node(world: World) -> None:
+    world.prepared()
+    before = world.state()
+    other = replace(world, driver="other.example.com", claims={})
+    other.preparer().ready(UUIDS[0])
+    other.preparer().sweep(lambda _ref: False)
+    assert before.items() <= world.state().items()
+    assert other.enforcer.share_keys() == ()
 
 
 def test_sweep_gives_back_what_a_stray_share_folder_held(world: World) -> None:

@@ -154,7 +154,7 @@ def _folders(node: _Node) -> str:
         settings.plugin_dir,
         settings.registry_dir,
         settings.cdi_dir,
-        settings.shares_dir,
+        settings.driver_shares_dir,
     )
     for folder in folders:
         there = _first_existing(folder)

@@ -35,13 +35,14 @@ class FrontEnforcer:
     """Enforcer by front libraries; see enforce.Enforcer for the promises.
 
     Args:
-        config: the settings; shim_dir, plugin_dir, shares_dir, self_test and the driver root.
+        config: the settings; shim_dir, the plugin's and the shares' folders, self_test and the
+            driver root.
         self_test: replaces the self-test in tests.
     """
 
     def __init__(self, config: Config, self_test: Callable[[proof.Trial], str] = proof.run) -> None:
         self._library = Library(config.shim_dir, config.plugin_dir / "lib")
-        self._shares = Shares(config.shares_dir)
+        self._shares = Shares(config.driver_shares_dir)
         self._root = config.driver_root
         self._mount = config.driver_root_mount
         self._tests = config.self_test == "on"

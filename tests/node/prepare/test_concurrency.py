@@ -123,7 +123,7 @@ def test_a_sweep_among_prepares_takes_nothing_that_is_being_made(world: World) -
         stop.set()
         sweeper.join()
     assert [outcome.error for outcome in outcomes] == [""] * 48
-    assert all((world.config.shares_dir / f"{ref.uid}-0/limits").exists() for ref in refs)
+    assert all((world.config.driver_shares_dir / f"{ref.uid}-0/limits").exists() for ref in refs)
     assert world.cdi.claims() == {ref.uid for ref in refs}
 
 

@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> World:
     found = World(tmp_path)
     found.preparer().ready(UUIDS[0])
     (found.config.plugin_dir / "claims").mkdir()
-    found.config.shares_dir.mkdir()
+    found.config.driver_shares_dir.mkdir(parents=True)
     return found
 
 
@@ -32,7 +32,7 @@ def folder(world: World, name: str) -> Path:
     return {
         "claims": world.config.plugin_dir / "claims",
         "cdi": world.config.cdi_dir,
-        "shares": world.config.shares_dir,
+        "shares": world.config.driver_shares_dir,
     }[name]
 
 

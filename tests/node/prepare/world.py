@@ -153,10 +153,11 @@ class World:
     boot: str = "boot-1"
     claims: dict[str, dict[str, Any]] = field(default_factory=dict)
     trials: list[proof.Trial] = field(default_factory=list)
+    driver: str = DRIVER
 
     def __post_init__(self) -> None:
         self.config = Config(
-            driver_name=DRIVER,
+            driver_name=self.driver,
             node_name=NODE,
             plugins_dir=self.base / "plugins",
             cdi_dir=self.base / "cdi",
@@ -174,7 +175,7 @@ class World:
         }
         self.enforcer = FrontEnforcer(self.config, self.self_test)
         self.store = Store(self.config.plugin_dir, self.boot, self.enforcer.allowances)
-        self.cdi = CdiStore(self.config.cdi_dir, DRIVER)
+        self.cdi = CdiStore(self.config.cdi_dir, self.driver)
 
     def self_test(self, trial: proof.Trial) -> str:
         self.trials.append(trial)
@@ -229,7 +230,7 @@ class World:
         return replace(self, boot=boot or self.boot, claims=self.claims, trials=[])
 
     def share(self, name: str, index: int = 0) -> Path:
-        return self.config.shares_dir / names.share_key(ref(name).uid, index)
+        return self.config.driver_shares_dir / names.share_key(ref(name).uid, index)
 
     def key(self, name: str, index: int = 0) -> ShareKey:
         return names.share_key(ref(name).uid, index)
@@ -244,7 +245,8 @@ class World:
 
     def state(self) -> dict[str, str]:
         """Return all that claims can leave: records, specs, share folders, temporary files."""
-        return tree(self.config.plugin_dir / "claims", self.config.cdi_dir, self.config.shares_dir)
+        config = self.config
+        return tree(config.plugin_dir / "claims", config.cdi_dir, config.driver_shares_dir)
 
 
 class Faulty:

@@ -58,7 +58,8 @@ class Host:
         return sorted(self.cdi.glob("*claim*.json"))
 
     def share_folders(self) -> list[Path]:
-        return sorted(self.shares.iterdir()) if self.shares.is_dir() else []
+        folder = self.shares / DRIVER
+        return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _shim(folder: Path) -> Path:

@@ -49,7 +49,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 def _prepare(settings: Config) -> None:
     claims = settings.plugin_dir / "claims"
     claims.mkdir(parents=True)
-    Shares(settings.shares_dir).prepare(SHARE)
+    Shares(settings.driver_shares_dir).prepare(SHARE)
     record = Record(
         boot_id(settings.proc), State.COMPLETED, samples.REF, ("pod-0",), "build", (SHARE,)
     )
@@ -104,7 +104,7 @@ def test_damaged_files_are_named_and_the_rest_is_shown(
 ) -> None:
     _prepare(settings)
     (settings.plugin_dir / "claims" / "other.json").write_text("{}", encoding="utf-8")
-    (settings.shares_dir / SHARE.key / "ledger").write_bytes(b"short")
+    (settings.driver_shares_dir / SHARE.key / "ledger").write_bytes(b"short")
     assert _run() == 1
     shown = capsys.readouterr()
     assert "the record of claim UID other" in shown.err

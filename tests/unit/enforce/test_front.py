@@ -71,7 +71,7 @@ def test_every_name_of_the_driver_leads_to_the_front_and_the_real_ones_are_aside
 
 
 def test_a_share_is_mounted_by_its_key(world: World) -> None:
-    host = world.config.shares_dir / SHARE.key
+    host = world.config.driver_shares_dir / SHARE.key
     inside = f"/run/apportion/shares/{SHARE.key}"
     assert world.enforcer.share_edits(SHARE).mounts == (
         Mount(str(host), inside),
