@@ -126,6 +126,38 @@ def replace_script(container: Container, script: str) -> Container:
     return Other(container.folder, container.state, container.shares)
 
 
+def as_before_statx(script: str) -> str:
+    """Return the script with its last step done as on a kernel that tells no mount IDs."""
+    return script.replace('"$@"', '/run/bin/no_statx "$@"')
+
+
+def test_limits_of_the_image_are_refused_where_the_kernel_tells_no_mount_ids(
+    container: Container,
+) -> None:
+    container.share(LIMIT, key=KEY, text=GOOD)
+    entry = container.script().replace('exec "$@"', as_before_statx(ROOT_OF_ITS_OWN))
+    with replace_script(container, entry).client().start() as app:
+        assert app.ask("alloc", 4096) == [OOM, SENTINEL]
+
+
+def test_a_good_share_counts_where_the_kernel_tells_no_mount_ids(container: Container) -> None:
+    share = container.share(LIMIT, key=KEY, text=GOOD)
+    share.forged = True  # a copy on the tmpfs, which is then mounted as the plugin's would be
+    entry = as_before_statx(container.script().replace('exec "$@"', MOUNTED_AS_BY_THE_PLUGIN))
+    with replace_script(container, entry).client().start() as app:
+        assert app.info() == (LIMIT, LIMIT)
+        assert app.alloc(LIMIT) == OK
+
+
+MOUNTED_AS_BY_THE_PLUGIN = """
+for share in /run/apportion/shares/*; do
+    mount --bind $share $share && mount -o remount,ro,bind $share
+    mount --bind $share/ledger $share/ledger && mount -o remount,rw,bind $share/ledger
+done
+exec "$@"
+"""
+
+
 def test_limits_of_another_owner_are_refused(container: Container) -> None:
     share = container.share(LIMIT)
     (share.folder / "limits").chmod(0o644)

@@ -25,6 +25,23 @@ static bool may_come_back(int error)
     return error == -EMFILE || error == -ENFILE || error == -ENOMEM || error == -EINTR;
 }
 
+/* Whether the file lies on the container's root file system. Kernels before 5.8 tell no mount IDs;
+ * there all of the root's device is taken for it. */
+static int on_root(int fd, dev_t device)
+{
+    uint64_t mine = ap_mount_id(fd, "");
+    uint64_t root = ap_mount_id(AT_FDCWD, "/");
+    if (mine != 0 && root != 0)
+        return mine == root;
+    int folder = ap_open(AT_FDCWD, "/", O_PATH | O_DIRECTORY);
+    if (folder < 0)
+        return folder;
+    struct stat about;
+    int error = ap_fstat(folder, &about);
+    ap_close(folder);
+    return error < 0 ? error : about.st_dev == device;
+}
+
 static int trusted(int fd)
 {
     struct stat about;
@@ -38,8 +55,8 @@ static int trusted(int fd)
         return read_only;
     if (!read_only)
         return -EPERM;
-    uint64_t root = ap_mount_id(AT_FDCWD, "/");
-    return root != 0 && root == ap_mount_id(fd, "") ? -EPERM : 0;
+    int image = on_root(fd, about.st_dev);
+    return image > 0 ? -EPERM : image;
 }
 
 static int read_all(int fd, char *buffer, size_t size)
