@@ -1,4 +1,4 @@
-"""One test for each line of kubelet's contract with a DRA plugin, at the RPC layer.
+"""One test for each line of kubelet's contract with a DRA plugin, from socket to files and back.
 
 Source: doc comments of k8s.io/dynamic-resource-allocation/kubeletplugin, and what
 pkg/kubelet/cm/dra/manager.go of Kubernetes 1.36 does.
@@ -10,9 +10,11 @@ import grpc
 import pytest
 from apportion.kubelet import Kubelet, supported_versions
 from apportion.kubelet.pb import dra_v1_pb2
+from apportion.model import ClaimUid
 from grpc_health.v1 import health_pb2
 
 from tests.node.kubelet.conftest import DRIVER, UID, Site, claim
+from tests.node.prepare.world import DEVICES, NODE
 from tests.node.support.kubelet import APIS, FakeKubelet, call, unary, until
 
 _VERSIONS = tuple(APIS)
@@ -78,7 +80,7 @@ def test_a_device_has_requests_pool_name_and_cdi_ids_with_its_own_first(
 ) -> None:
     (device,) = kubelet.prepare(claim(), version=version).claims[UID.format(0)].devices
     assert list(device.request_names) == ["gpu"]
-    assert (device.pool_name, device.device_name) == ("node-1", "gpu-0000-3b-00-0")
+    assert (device.pool_name, device.device_name) == (NODE, DEVICES[0])
     # Kubelet's health reports name a device by its first CDI ID: that must be the share's.
     own, shared = device.cdi_device_ids
     assert own.endswith(f"claim={UID.format(0)}-0")
@@ -118,15 +120,21 @@ def test_prepare_repeated_after_a_restart_of_kubelet_gives_the_same_answer(
     site: Site, kubelet: FakeKubelet
 ) -> None:
     before = kubelet.prepare(claim())
+    files, inodes = site.world.state(), site.inodes()
+    # It may come with the node's /var/run anew: containers find no spec there that is not written.
+    site.world.cdi.claim_path(ClaimUid(UID.format(0))).unlink()
     with FakeKubelet(site.registry) as restarted:
         restarted.wait_for(1)
         assert restarted.prepare(claim()) == before
+    assert before.claims[UID.format(0)].devices
+    assert (site.world.state(), site.inodes()) == (files, inodes)
 
 
 def test_prepare_repeated_after_a_restart_of_the_plugin_gives_the_same_answer(
     site: Site, plugin: Kubelet, kubelet: FakeKubelet
 ) -> None:
     before = kubelet.prepare(claim())
+    files, inodes = site.world.state(), site.inodes()
     plugin.stop(5)
     until(lambda: not kubelet.plugins)
     second = site.plugin("ffffffff-bbbb-4ccc-8ddd-eeeeeeeeeeee")
@@ -134,14 +142,28 @@ def test_prepare_repeated_after_a_restart_of_the_plugin_gives_the_same_answer(
     second.register()
     kubelet.wait_for(1)
     assert kubelet.prepare(claim()) == before
+    assert before.claims[UID.format(0)].devices
+    # Running containers have these very files mounted.
+    assert (site.world.state(), site.inodes()) == (files, inodes)
+    # What the first process prepared, the second one takes back.
+    assert kubelet.unprepare(claim()).claims[UID.format(0)].error == ""
+    assert site.world.cdi.claims() == site.world.store.uids() == set()
+    assert site.inodes().keys() <= {str(site.world.config.driver_shares_dir)}
     second.stop(5)
 
 
-def test_unprepare_of_an_unknown_claim_and_repeated_is_success(kubelet: FakeKubelet) -> None:
+def test_unprepare_of_an_unknown_claim_and_repeated_is_success(
+    site: Site, kubelet: FakeKubelet
+) -> None:
+    kubelet.prepare(claim(1))
+    files, inodes = site.world.state(), site.inodes()
     kubelet.prepare(claim())
+    assert site.world.state() != files
     for _ in range(2):
         assert kubelet.unprepare(claim()).claims[UID.format(0)].error == ""
+        assert (site.world.state(), site.inodes()) == (files, inodes)
     assert kubelet.unprepare(claim(9)).claims[UID.format(9)].error == ""
+    assert (site.world.state(), site.inodes()) == (files, inodes)
 
 
 def test_an_error_of_unprepare_is_reported_so_that_kubelet_asks_again(
@@ -157,10 +179,16 @@ def test_an_error_of_unprepare_is_reported_so_that_kubelet_asks_again(
 def test_a_claim_of_the_same_name_with_a_new_uid_is_another_claim(
     site: Site, kubelet: FakeKubelet
 ) -> None:
-    kubelet.prepare(claim(0, "same"))
-    kubelet.prepare(claim(1, "same"))
-    kubelet.unprepare(claim(0, "same"))
-    assert set(site.claims.prepared) == {UID.format(1)}
+    old = site.create(0, "same")
+    assert kubelet.prepare(old).claims[old["uid"]].error == ""
+    new = site.create(1, "same")
+    assert kubelet.prepare(new).claims[new["uid"]].error == ""
+    assert "UID" in kubelet.prepare(old).claims[old["uid"]].error
+    assert site.world.store.uids() == {old["uid"], new["uid"]}
+    kubelet.unprepare(old)
+    assert site.world.store.uids() == site.world.cdi.claims() == {new["uid"]}
+    assert {path.rpartition("/")[2] for path in site.inodes()} >= {f"{new['uid']}-0"}
+    assert not [path for path in site.inodes() if old["uid"] in path]
 
 
 def test_an_empty_call_is_answered_with_nothing(kubelet: FakeKubelet) -> None:
