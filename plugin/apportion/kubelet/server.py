@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from apportion import log, names
+from apportion import log
 from apportion.kubelet.pb import dra_v1_pb2, dra_v1beta1_pb2
 from apportion.model import ClaimOutcome, ClaimRef, ClaimUid, PreparedDevice
 
@@ -159,10 +159,8 @@ def _by_uid(claims: Iterable[Any]) -> dict[str, list[ClaimRef]]:
 
 
 def _refusal(refs: list[ClaimRef]) -> ClaimOutcome | None:
-    """Return an error for what cannot be a claim: its UID will name files."""
+    """Return an error for what names no one claim; what a UID may be is not decided here."""
     ref = refs[0]
-    if not names.is_uid(ref.uid):
-        return ClaimOutcome(error=f"claim {ref} has the UID {ref.uid!r}, which no claim can have")
     if not ref.namespace or not ref.name:
         return ClaimOutcome(error=f"claim {ref.uid} was named without its namespace or name")
     if len(refs) > 1:

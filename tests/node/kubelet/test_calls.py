@@ -82,11 +82,19 @@ def test_the_order_of_claims_changes_no_answer(channel: grpc.Channel) -> None:
     assert forward == backward
 
 
-def test_one_bad_uid_in_a_call_fails_alone(channel: grpc.Channel) -> None:
-    bad = claim() | {"uid": "../../../etc/shadow"}
-    answer = call(channel, dra_v1_pb2, "NodePrepareResources", [bad, claim(1)])
-    assert "no claim can have" in answer.claims[bad["uid"]].error
+@pytest.mark.parametrize("method", ["NodePrepareResources", "NodeUnprepareResources"])
+@pytest.mark.parametrize(
+    "uid", ["", "..", ".", "a/b", "../../etc/passwd", "a\0b", "x" * 64, " ", "ä", "a\n"]
+)
+def test_one_bad_uid_in_a_call_fails_alone(
+    site: Site, channel: grpc.Channel, method: str, uid: str
+) -> None:
+    bad = claim(0) | {"uid": uid}
+    answer = call(channel, dra_v1_pb2, method, [bad, claim(1)])
+    assert set(answer.claims) == {uid, UID.format(1)}
+    assert "cannot name a file" in answer.claims[uid].error
     assert not answer.claims[UID.format(1)].error
+    assert site.world.store.uids() | site.world.cdi.claims() <= {UID.format(1)}
 
 
 def test_a_message_that_is_too_large_is_refused_and_the_next_served(
