@@ -39,6 +39,7 @@ PLURALS = {
     ),
 }
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+PODS = "/api/v1/namespaces/default/pods"
 ACCOUNT = "system:serviceaccount:apportion-system:apportion-plugin"
 NODE_NAME = "authentication.kubernetes.io/node-name"
 CREATED = 201
@@ -94,23 +95,20 @@ def server(api_server: ApiServer) -> ApiServer:
         _request(api_server, "POST", "/api/v1/namespaces", body)
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
         _request(api_server, "POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
-    for name in ("rbac.yaml", "policy.yaml"):
+    for name in ("rbac.yaml", "policy.yaml", "policy-pods.yaml"):
         for item in _load(DEPLOY / "base" / name):
             assert _request(api_server, "POST", _path(item), item)[0] == CREATED
-    _await_policy(api_server)
+    _await_refusal(api_server, SLICES, _slice("await", "x"), _as("another-node"))
+    _await_refusal(api_server, PODS, _pod(["/run/apportion"]))
     return api_server
 
 
-def _await_policy(server: ApiServer) -> None:
-    """Return once the policy is in force: admission reads it from a watch of its own."""
+def _await_refusal(
+    server: ApiServer, path: str, body: Object, headers: Mapping[str, str] | None = None
+) -> None:
+    """Return once a policy is in force: admission reads it from a watch of its own."""
     deadline = time.monotonic() + 30
-    while True:
-        query = "?dryRun=All"
-        status, _ = _request(
-            server, "POST", SLICES + query, _slice("await", "x"), _as("another-node")
-        )
-        if status != CREATED:
-            return
+    while _request(server, "POST", f"{path}?dryRun=All", body, headers)[0] == CREATED:
         assert time.monotonic() < deadline, "the policy never came into force"
         time.sleep(0.1)
 
@@ -216,3 +214,110 @@ def test_the_account_may_what_the_role_says_and_no_more(server: ApiServer) -> No
     assert _request(server, "GET", "/api/v1/nodes/none", None, _as("n1"))[0] == 404
     assert _request(server, "GET", "/api/v1/nodes", None, _as("n1"))[0] == 403
     assert _request(server, "GET", "/api/v1/secrets", None, _as("n1"))[0] == 403
+
+
+CLAIM = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
+
+
+def _pod(mounts: list[str], *, kind: str = "containers", **spec: Any) -> Object:
+    """Return a pod with volumes mounted in a container of the kind; by default it has a claim."""
+    container: Object = {"name": "main", "image": "none"}
+    mounting = container | {
+        "name": "mounting",
+        "volumeMounts": [
+            {"name": f"v{n}", "mountPath": path, "readOnly": True} for n, path in enumerate(mounts)
+        ],
+    }
+    volumes = [{"name": f"v{n}", "emptyDir": {}} for n in range(len(mounts))]
+    body: Object = {"containers": [container], "volumes": volumes} | (spec or CLAIM)
+    body[kind] = [*body.get(kind, []), mounting]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mounts"}, "spec": body}
+
+
+def _extended(resource: str, kind: str = "containers") -> Object:
+    """Return what of a pod's spec asks for one device by an extended resource."""
+    resources = {"limits": {resource: "1"}}
+    return {kind: [{"name": "main", "image": "none", "resources": resources}]}
+
+
+BELOW = "may not mount a volume at or below /run/apportion"
+ABOVE = "may not mount a volume at /, /run, /var or /var/run"
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/run/apportion", BELOW),
+        ("/run/apportion/", BELOW),
+        ("/run/apportion/shares/mine", BELOW),
+        ("/run/apportion/driver/libcuda.so.1", BELOW),
+        ("//run/.//apportion/shares", BELOW),
+        ("run/apportion/shares", BELOW),
+        ("/var/run/apportion/shares", BELOW),
+        ("/run/apportion/\nshares", BELOW),
+        ("/run/x/../apportion", '".." in the path'),
+        ("/run", ABOVE),
+        ("/run/", ABOVE),
+        ("/", ABOVE),
+        ("/var", ABOVE),
+        ("/var/./run", ABOVE),
+    ],
+)
+def test_a_pod_with_a_claim_mounts_nothing_where_limits_lie(
+    server: ApiServer, path: str, words: str, kind: str
+) -> None:
+    body = _pod(["/data", path], kind=kind)
+    status, answer = _request(server, "POST", f"{PODS}?dryRun=All", body)
+    assert status == 422, answer
+    assert words in answer["message"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        _extended("nvidia.com/gpu"),
+        _extended("deviceclass.resource.kubernetes.io/gpu.apportion.gpu"),
+        _extended("example.com/gpu", "initContainers")
+        | {"containers": [{"name": "other", "image": "none"}]},
+    ],
+)
+def test_an_extended_resource_asks_for_devices_as_a_claim_does(
+    server: ApiServer, spec: Object
+) -> None:
+    body = _pod(["/run/apportion/shares/mine"], **copy.deepcopy(spec))
+    status, answer = _request(server, "POST", f"{PODS}?dryRun=All", body)
+    assert status == 422, answer
+    assert BELOW in answer["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        _pod(["/data", "/run/app", "/var/run/secrets/x", "/run/apportion2", "/srv/run/apportion"]),
+        _pod([]),
+        _pod(["/run"], **_extended("cpu")),
+        _pod(["/run/apportion", "/var"], hostNetwork=False),
+    ],
+    ids=["elsewhere", "nothing", "no-device", "no-resources"],
+)
+def test_other_pods_are_none_of_the_policy_s_business(server: ApiServer, body: Object) -> None:
+    status, answer = _request(server, "POST", f"{PODS}?dryRun=All", body)
+    assert status == CREATED, answer
+
+
+def test_ephemeral_containers_are_looked_at_as_well(server: ApiServer) -> None:
+    status, made = _request(server, "POST", PODS, _pod(["/data"]))
+    assert status == CREATED, made
+    path = f"{PODS}/mounts"
+    try:
+        for at, expected in (("/run/apportion/shares/mine", 422), ("/debug", 200)):
+            changed = copy.deepcopy(made)
+            mount = {"name": "v0", "mountPath": at}
+            changed["spec"]["ephemeralContainers"] = [
+                {"name": "debug", "image": "none", "volumeMounts": [mount]}
+            ]
+            status, answer = _request(server, "PUT", f"{path}/ephemeralcontainers", changed)
+            assert status == expected, answer
+    finally:
+        assert _request(server, "DELETE", f"{path}?gracePeriodSeconds=0")[0] == 200

@@ -38,6 +38,16 @@ def _one(kind: str, path: Path) -> Object:
     return found
 
 
+def _policies(*paths: Path) -> dict[str, Object]:
+    """Admission policies by name."""
+    return {
+        item["metadata"]["name"]: item
+        for path in paths
+        for item in _load(path)
+        if item["kind"] == "ValidatingAdmissionPolicy"
+    }
+
+
 def _container(daemonset: Object) -> Object:
     (container,) = daemonset["spec"]["template"]["spec"]["containers"]
     return dict(container)
@@ -117,16 +127,44 @@ def test_one_account_and_one_driver_everywhere(daemonset: Path, rbac: Path, poli
     ]
     assert binding["roleRef"]["name"] == _one("ClusterRole", rbac)["metadata"]["name"]
 
-    rules = _one("ValidatingAdmissionPolicy", policy)
+    rules = _policies(policy)[account]
     (condition,) = rules["spec"]["matchConditions"]
     expected = f'request.userInfo.username == "system:serviceaccount:{namespace}:{account}"'
     assert condition["expression"] == expected
-    bound = _one("ValidatingAdmissionPolicyBinding", policy)["spec"]
-    assert bound == {"policyName": rules["metadata"]["name"], "validationActions": ["Deny"]}
     driver = _env(plugin)["APPORTION_DRIVER_NAME"]
     expressions = [item["expression"] for item in rules["spec"]["validations"]]
     assert f'variables.slices.all(s, s.spec.driver == "{driver}")' in expressions
     assert "variables.slices.all(s, s.spec.pool.name == variables.node)" in expressions
+
+
+@pytest.mark.parametrize("folder", [BASE, LAB])
+def test_each_policy_is_bound_and_denies(folder: Path) -> None:
+    files = sorted(folder.glob("*.yaml"))
+    policies = _policies(*files)
+    assert len(policies) == 2
+    bound = [
+        item["spec"]
+        for path in files
+        for item in _load(path)
+        if item["kind"] == "ValidatingAdmissionPolicyBinding"
+    ]
+    assert bound == [{"policyName": name, "validationActions": ["Deny"]} for name in policies]
+
+
+@pytest.mark.parametrize("folder", [BASE, LAB])
+def test_the_policy_for_pods_cannot_lock_a_cluster_up(folder: Path) -> None:
+    """It judges creations only, and of no pod that the cluster itself needs."""
+    (spec,) = [
+        item["spec"]
+        for name, item in _policies(*folder.glob("*.yaml")).items()
+        if name.endswith("-pods")
+    ]
+    assert [
+        (rule["operations"], rule["resources"])
+        for rule in spec["matchConstraints"]["resourceRules"]
+    ] == [(["CREATE"], ["pods"]), (["UPDATE"], ["pods/ephemeralcontainers"])]
+    assert [item["name"] for item in spec["matchConditions"]] == ["asks-for-devices"]
+    assert names.CONTAINER_ROOT.strip("/") in spec["validations"][0]["expression"]
 
 
 @pytest.mark.parametrize(("daemonset", "rbac", "policy"), DAEMONSETS)
