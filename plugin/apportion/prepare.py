@@ -25,7 +25,13 @@ from apportion.cdi import spec
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
 from apportion.enforce import Enforcer
-from apportion.errors import ApportionError, ClaimError, EnforcementError, StateError
+from apportion.errors import (
+    ApportionError,
+    ClaimError,
+    EnforcementError,
+    KubeNotFoundError,
+    StateError,
+)
 from apportion.ledger.schema import Record, State
 from apportion.ledger.store import Store
 from apportion.model import (
@@ -111,8 +117,6 @@ class Preparer:
                 record = self._prepare(self._resolve(ref, devices), devices)
         except ApportionError as error:
             return _refused("prepare", ref, error)
-        except Exception as error:  # noqa: BLE001 - our fault in one claim must not fail others
-            return _broken("prepare", ref, error)
         self._log_prepared(record, began)
         return ClaimOutcome(devices=record.devices)
 
@@ -128,8 +132,6 @@ class Preparer:
                 keys = self._remove(ref.uid)
         except ApportionError as error:
             return _refused("unprepare", ref, error)
-        except Exception as error:  # noqa: BLE001 - as above
-            return _broken("unprepare", ref, error)
         _LOG.info(
             "unprepared" if keys else "nothing to unprepare",
             extra={
@@ -193,8 +195,14 @@ class Preparer:
         return found, build
 
     def _resolve(self, ref: ClaimRef, devices: Mapping[DeviceName, Device]) -> ResolvedClaim:
+        try:
+            found = self._fetch(ref)
+        except KubeNotFoundError as error:
+            raise ClaimError(
+                f"it was deleted or never there; if its pod stays, delete the pod ({error})"
+            ) from error
         return claims.resolve(
-            self._fetch(ref),
+            found,
             ref,
             driver=self._config.driver_name,
             pool=self._config.node_name,
@@ -388,11 +396,3 @@ def _refused(action: str, ref: ClaimRef, error: ApportionError) -> ClaimOutcome:
     said = text if text.startswith(f"claim {ref}") else f"claim {ref}: {text}"
     _LOG.warning("cannot %s %s", action, said, extra={"claim": str(ref), "uid": ref.uid})
     return ClaimOutcome(error=f"cannot {action} {said}")
-
-
-def _broken(action: str, ref: ClaimRef, error: Exception) -> ClaimOutcome:
-    _LOG.exception("cannot %s claim %s", action, ref, extra={"uid": ref.uid})
-    return ClaimOutcome(
-        error=f"cannot {action} claim {ref}: {type(error).__name__}: {error}; this is a fault of "
-        "the plugin, its log has the details"
-    )

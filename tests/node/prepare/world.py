@@ -185,7 +185,10 @@ class World:
         try:
             return self.claims[wanted.name]
         except KeyError:
-            raise KubeNotFoundError(f"claim {wanted} not found", 404) from None
+            # As kube.Kube says it with the API server's words; tests/node/test_kube.py has them.
+            path = f"/apis/resource.k8s.io/v1/namespaces/{wanted.namespace}/resourceclaims"
+            said = f'404 resourceclaims.resource.k8s.io "{wanted.name}" not found'
+            raise KubeNotFoundError(f"GET {path}/{wanted.name}: {said}", 404) from None
 
     def add(self, name: str, *results: dict[str, Any]) -> ClaimRef:
         wanted = ref(name)
