@@ -26,9 +26,12 @@ _MAX_PORT = 65535
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 # Kubernetes gives each container variables for the Services of its namespace, and one that is
-# called `apportion` or `apportion-metrics` gives names with our prefix. None is a setting.
+# called `apportion` or `apportion-metrics` gives names with our prefix. None is a setting; they
+# come together (FromServices in pkg/kubelet/envvars), which a misspelt setting does not.
+_SERVICE_HOST = "_SERVICE_HOST"
+_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.+")
 _SERVICE_LINK = re.compile(
-    r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)"
+    r"SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?"
 )
 
 
@@ -61,6 +64,8 @@ class Config:
     sweep_interval_s: int = 60
     log_level: str = "INFO"
     log_format: str = "text"
+    # No setting: variables with our prefix that Kubernetes made, for a person to see.
+    ignored: tuple[str, ...] = ()
 
     @property
     def plugin_dir(self) -> Path:
@@ -180,8 +185,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("log_format", "text or json", _one_of("text", "json"), "text or json"),
 )
 
-_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Config)}
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+_DEFAULTS: dict[str, Any] = {
+    f.name: f.default for f in dataclasses.fields(Config) if f.name in _BY_NAME
+}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -214,17 +221,34 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> 
     path = flags.get("config") or environ.get(ENV_PREFIX + "CONFIG")
     if path:
         found |= _checked(_read(Path(path)), source=str(path))
+    links = _service_links(environ)
     from_env = {
         key.removeprefix(ENV_PREFIX).lower(): value
         for key, value in sorted(environ.items())
-        if key.startswith(ENV_PREFIX)
-        and key != ENV_PREFIX + "CONFIG"
-        and not _SERVICE_LINK.fullmatch(key.removeprefix(ENV_PREFIX))
+        if key.startswith(ENV_PREFIX) and key != ENV_PREFIX + "CONFIG" and key not in links
     }
     found |= _checked(from_env, source="environment")
     given = {s.name: flags[s.name] for s in SETTINGS if flags.get(s.name) is not None}
     found |= _checked(given, source="command line")
-    return Config(**found)
+    return Config(**found, ignored=tuple(sorted(links)))
+
+
+def _service_links(environ: Mapping[str, str]) -> set[str]:
+    """Return the variables with our prefix that Kubernetes made for Services, all or none of one.
+
+    A variable in a link's place that holds something else is none: somebody meant a setting.
+    """
+    found = set()
+    for host in environ:
+        service = host.removesuffix(_SERVICE_HOST)
+        if service == host or not f"{service}_".startswith(ENV_PREFIX):
+            continue
+        if f"{service}_SERVICE_PORT" in environ and _SERVICE_URL.fullmatch(
+            environ.get(f"{service}_PORT", "")
+        ):
+            family = (key for key in environ if key.startswith(f"{service}_"))
+            found |= {key for key in family if _SERVICE_LINK.fullmatch(key[len(service) + 1 :])}
+    return found
 
 
 class _Loader(yaml.SafeLoader):

@@ -352,6 +352,13 @@ def test_each_prepare_is_one_line_with_the_calls_id(site: Site) -> None:
     assert share_line["claim"] == f"default/{claim['name']}"
 
 
+def test_the_first_line_names_variables_that_are_no_settings(site: Site) -> None:
+    links = {"service_host": "10.0.0.1", "service_port": "80", "port": "tcp://10.0.0.1:80"}
+    plugin = site.start(**links)
+    names = " ".join(sorted(f"APPORTION_{name.upper()}" for name in links))
+    plugin.wait_for(rf'apportion \S+ starts .* ignored="{names}"')
+
+
 @pytest.mark.parametrize(
     ("settings", "status", "said"),
     [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_the_table_has_each_field_once_and_in_order() -> None:
     assert [setting.name for setting in config.SETTINGS] == [
-        field.name for field in dataclasses.fields(Config)
+        field.name for field in dataclasses.fields(Config) if field.name != "ignored"
     ]
 
 
@@ -67,26 +68,59 @@ def test_without_an_environment_the_processs_own_is_read(monkeypatch: pytest.Mon
     assert config.load({}).node_name == "n-1"
 
 
+def _links(service: str) -> dict[str, str]:
+    """Return what kubelet sets for a Service (FromServices in pkg/kubelet/envvars)."""
+    prefix = service.upper().replace("-", "_")
+    found = {
+        f"{prefix}_SERVICE_HOST": "10.0.0.1",
+        f"{prefix}_SERVICE_PORT": "9400",
+        f"{prefix}_SERVICE_PORT_HTTP": "9400",
+        f"{prefix}_PORT": "tcp://10.0.0.1:9400",
+    }
+    for port, protocol in ((9400, "tcp"), (53, "udp")):
+        one = f"{prefix}_PORT_{port}_{protocol.upper()}"
+        found[one] = f"{protocol}://10.0.0.1:{port}"
+        found |= {f"{one}_PROTO": protocol, f"{one}_PORT": str(port), f"{one}_ADDR": "10.0.0.1"}
+    return found
+
+
+@pytest.mark.parametrize("service", ["apportion", "apportion-metrics", "apportion-port-1-tcp"])
+def test_variables_of_a_service_with_our_name_are_no_settings_and_named(service: str) -> None:
+    environ = _links(service)
+    found = _parse(environ=environ | {"APPORTION_CORES_MIN": "5"})
+    assert found == Config(cores_min=5, ignored=tuple(sorted(environ)))
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        "APPORTION_SERVICE_HOST",
-        "APPORTION_SERVICE_PORT",
-        "APPORTION_SERVICE_PORT_HTTP",
+        "APPORTION_METRICS_PORT",
+        "APPORTION_HEALTH_PORT",
         "APPORTION_PORT",
-        "APPORTION_PORT_9090_TCP",
-        "APPORTION_PORT_9090_TCP_ADDR",
-        "APPORTION_METRICS_SERVICE_HOST",
-        "APPORTION_METRICS_PORT_9090_TCP_PROTO",
+        "APPORTION_SERVICE_PORT",
+        "APPORTION_SERVICE_HOST",
+        "APPORTION_PORT_9400_TCP",
+        "APPORTION_METRICS_SERVICE_PORT_HTTP",
     ],
 )
-def test_variables_of_a_service_with_our_name_are_no_settings(name: str) -> None:
-    assert _parse(environ={name: "10.0.0.1"}) == Config()
+@pytest.mark.parametrize("beside", [{}, _links("apportion-other")], ids=["alone", "beside"])
+def test_a_variable_that_only_looks_like_a_services_is_refused(
+    name: str, beside: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match=f"unknown setting '{name[10:].lower()}'"):
+        _parse(environ=beside | {name: "9400"})
+
+
+def test_a_port_of_ones_own_in_the_place_of_a_services_is_refused() -> None:
+    environ = _links("apportion-metrics") | {"APPORTION_METRICS_PORT": "9400"}
+    with pytest.raises(ConfigError, match="unknown setting 'metrics_port'"):
+        _parse(environ=environ)
 
 
 def test_no_setting_is_taken_for_a_services_variable() -> None:
     for setting in config.SETTINGS:
-        assert not config._SERVICE_LINK.fullmatch(setting.name.upper())
+        link = rf"(.*_)?({config._SERVICE_LINK.pattern})"
+        assert not re.fullmatch(link, setting.name.upper())
 
 
 @pytest.mark.parametrize("name", ["APPORTION_CORE_MIN", "APPORTION_", "APPORTION_SERVICE"])

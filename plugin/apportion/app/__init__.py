@@ -126,6 +126,7 @@ class App:
 
     def _say_settings(self) -> None:
         settings = dataclasses.asdict(self._config)
+        settings["ignored"] = " ".join(self._config.ignored)
         _LOG.info("apportion %s starts", __version__, extra=dict(sorted(settings.items())))
 
     def _answer_probes(self) -> None:
