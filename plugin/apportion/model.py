@@ -256,7 +256,7 @@ class Usage:
         total: bytes that new allocations are measured against; too large after the death of a
             process until the next one of the share counts again.
         held: bytes charged to processes that live now.
-        processes: how many processes live now.
+        processes: how many processes live now that have allocated.
         peak: highest total that an allocation led to, in bytes.
         denied: allocations refused since the share was made.
     """

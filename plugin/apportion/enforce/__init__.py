@@ -45,7 +45,10 @@ class Enforcer(Protocol):
         """Take the share's limits away; nothing there is success. Raises StorageError."""
 
     def in_use(self, key: ShareKey) -> bool:
-        """Return whether a process holds the share now."""
+        """Return whether a process lives that has charged memory to the share, freed or not.
+
+        One that has not allocated yet is not seen.
+        """
 
     def share_keys(self) -> tuple[ShareKey, ...]:
         """Return all shares that have something here, half-made ones included, sorted."""

@@ -121,7 +121,7 @@ class FrontEnforcer:
         self._shares.remove(key)
 
     def in_use(self, key: ShareKey) -> bool:
-        """Return whether a live process holds the share's ledger."""
+        """Return whether a live process has charged memory to the share."""
         return self._shares.in_use(key)
 
     def share_keys(self) -> tuple[ShareKey, ...]:

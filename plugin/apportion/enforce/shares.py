@@ -80,6 +80,8 @@ class Shares:
     def in_use(self, key: ShareKey) -> bool:
         """Return whether a live process holds a slot of the share's ledger.
 
+        It takes one with its first charge, and keeps it; a context alone takes none.
+
         Raises:
             StorageError: the ledger is there and cannot be asked.
         """
