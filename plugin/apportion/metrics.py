@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from apportion import __version__
 from apportion.errors import ConfigError
 
-_LABELS = ("device", "uuid", "namespace", "claim", "pod")
+_LABELS = ("device", "uuid", "namespace", "claim")
 
 # Most of a Prepare is one read of the API server and a few fsyncs; kubelet gives up at 45 s.
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
@@ -22,13 +22,13 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
 
 @dataclass(frozen=True, slots=True)
 class ShareSample:
-    """One share as it is seen by a scrape; memory in bytes."""
+    """One share as it is seen by a scrape; memory in bytes, pods by name."""
 
     device: str
     uuid: str
     namespace: str
     claim: str
-    pod: str
+    pods: tuple[str, ...]
     limit: int
     used: int | None
 
@@ -50,14 +50,14 @@ class Metrics:
         self.registry = prometheus_client.CollectorRegistry()
         self._server: _Stop | None = None
         self._seconds = prometheus_client.Histogram(
-            "apportion_prepare_seconds",
+            "apportion_claim_seconds",
             "Seconds for one claim of a kubelet call.",
             ("method", "result"),
             buckets=_BUCKETS,
             registry=self.registry,
         )
         self._errors = prometheus_client.Counter(
-            "apportion_prepare_errors_total",
+            "apportion_claim_errors_total",
             "Claims that kubelet was given an error for.",
             ("method",),
             registry=self.registry,
@@ -134,32 +134,36 @@ class _Shares(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read the shares and return their gauges."""
-        count, limit, used = self._families()
+        count, info, limit, used = self._families()
         samples = list(self._read())
         count.add_metric((), len(samples))
         limits: Counter[tuple[str, ...]] = Counter()
         totals: Counter[tuple[str, ...]] = Counter()
+        users: set[tuple[str, ...]] = set()
         for sample in samples:
             # A claim may hold several shares of one GPU: one series, the sum of them.
-            labels: tuple[str, ...] = (
-                sample.device,
-                sample.uuid,
-                sample.namespace,
-                sample.claim,
-                sample.pod,
-            )
+            labels = (sample.device, sample.uuid, sample.namespace, sample.claim)
+            # And several pods may use it, which is why the amounts are not by pod.
+            users |= {(*labels, pod) for pod in sample.pods}
             limits[labels] += sample.limit
             if sample.used is not None:
                 totals[labels] += sample.used
+        for key in sorted(users):
+            info.add_metric(key, 1)
         for family, values in ((limit, limits), (used, totals)):
             for key, value in sorted(values.items()):
                 family.add_metric(key, value)
-        yield from (count, limit, used)
+        yield from (count, info, limit, used)
 
     @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    def _families() -> tuple[GaugeMetricFamily, ...]:
         return (
             GaugeMetricFamily("apportion_prepared_shares", "Shares prepared on this node."),
+            GaugeMetricFamily(
+                "apportion_share_info",
+                "Always 1; which pods a share was prepared for.",
+                labels=(*_LABELS, "pod"),
+            ),
             GaugeMetricFamily(
                 "apportion_share_memory_limit_bytes", "Memory of the share.", labels=_LABELS
             ),

@@ -333,10 +333,11 @@ def test_metrics_tell_of_shares_and_slices(site: Site) -> None:
     assert "apportion_published_devices 2.0" in text
     assert "apportion_prepared_shares 1.0" in text
     name = claim["name"]
-    labels = rf'claim="{name}",device="{_FIRST}",namespace="default",pod="pod-of-{name}",uuid="GPU-'
+    labels = rf'claim="{name}",device="{_FIRST}",namespace="default",uuid="GPU-'
     assert re.search(rf"apportion_share_memory_limit_bytes\{{{labels}\S+ 4.29\S+e\+09", text)
     assert re.search(rf"apportion_share_memory_used_bytes\{{{labels}\S+ 0.0", text)
-    assert 'apportion_prepare_seconds_count{method="prepare",result="ok"} 1.0' in text
+    assert re.search(rf'apportion_share_info\{{.*pod="pod-of-{name}".*\}} 1.0', text)
+    assert 'apportion_claim_seconds_count{method="prepare",result="ok"} 1.0' in text
 
 
 def test_each_prepare_is_one_line_with_the_calls_id(site: Site) -> None:

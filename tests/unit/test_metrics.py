@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import re
 import socket
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import prometheus_client
 import pytest
@@ -11,10 +13,17 @@ from apportion.errors import ConfigError
 from apportion.metrics import Metrics, ShareSample
 
 _GIB = 1 << 30
+_DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
 
 
-def sample(device: str = "gpu-0", *, claim: str = "c", used: int | None = 1) -> ShareSample:
-    return ShareSample(device, "GPU-1", "default", claim, "pod-a", 4 * _GIB, used)
+def sample(
+    device: str = "gpu-0",
+    *,
+    claim: str = "c",
+    pods: tuple[str, ...] = ("pod-a",),
+    used: int | None = 1,
+) -> ShareSample:
+    return ShareSample(device, "GPU-1", "default", claim, pods, 4 * _GIB, used)
 
 
 def scrape(metrics: Metrics) -> dict[str, float]:
@@ -34,12 +43,12 @@ def test_claims_are_counted_by_method_and_result() -> None:
     metrics.observe("prepare", True, 0.1)
     metrics.observe("unprepare", False, 0.1)
     found = scrape(metrics)
-    assert found['apportion_prepare_seconds_count{method="prepare",result="ok"}'] == 1
-    assert found['apportion_prepare_seconds_count{method="prepare",result="error"}'] == 1
-    assert found['apportion_prepare_seconds_sum{method="prepare",result="ok"}'] == 0.2
-    assert found['apportion_prepare_errors_total{method="prepare"}'] == 1
+    assert found['apportion_claim_seconds_count{method="prepare",result="ok"}'] == 1
+    assert found['apportion_claim_seconds_count{method="prepare",result="error"}'] == 1
+    assert found['apportion_claim_seconds_sum{method="prepare",result="ok"}'] == 0.2
+    assert found['apportion_claim_errors_total{method="prepare"}'] == 1
     # A counter that appears with its first error hides that error from rate().
-    assert found['apportion_prepare_errors_total{method="unprepare"}'] == 0
+    assert found['apportion_claim_errors_total{method="unprepare"}'] == 0
 
 
 def test_publishing_is_counted() -> None:
@@ -57,7 +66,7 @@ def test_shares_are_read_when_asked_for() -> None:
     assert scrape(metrics)["apportion_prepared_shares"] == 0
     shares.append(sample(used=3 * _GIB))
     found = scrape(metrics)
-    labels = 'claim="c",device="gpu-0",namespace="default",pod="pod-a",uuid="GPU-1"'
+    labels = 'claim="c",device="gpu-0",namespace="default",uuid="GPU-1"'
     assert found["apportion_prepared_shares"] == 1
     assert found[f"apportion_share_memory_limit_bytes{{{labels}}}"] == 4 * _GIB
     assert found[f"apportion_share_memory_used_bytes{{{labels}}}"] == 3 * _GIB
@@ -66,10 +75,21 @@ def test_shares_are_read_when_asked_for() -> None:
 def test_two_shares_of_one_gpu_in_a_claim_are_one_series() -> None:
     metrics = Metrics(lambda: [sample(used=5), sample(used=7)])
     found = scrape(metrics)
-    labels = 'claim="c",device="gpu-0",namespace="default",pod="pod-a",uuid="GPU-1"'
+    labels = 'claim="c",device="gpu-0",namespace="default",uuid="GPU-1"'
     assert found["apportion_prepared_shares"] == 2
     assert found[f"apportion_share_memory_limit_bytes{{{labels}}}"] == 8 * _GIB
     assert found[f"apportion_share_memory_used_bytes{{{labels}}}"] == 12
+
+
+def test_each_pod_of_a_share_has_a_series_of_its_own() -> None:
+    shares = [sample(pods=("pod-b", "pod-a")), sample(pods=("pod-a",)), sample(claim="d", pods=())]
+    found = scrape(Metrics(lambda: shares))
+    labels = 'device="gpu-0",namespace="default",pod="{}",uuid="GPU-1"'
+    assert {name: value for name, value in found.items() if "share_info" in name} == {
+        f'apportion_share_info{{claim="c",{labels.format(pod)}}}': 1 for pod in ("pod-a", "pod-b")
+    }
+    # Amounts belong to the claim, however many pods use it: a sum over them is a sum of shares.
+    assert len([name for name in found if "limit_bytes" in name]) == 2
 
 
 def test_a_ledger_that_cannot_be_read_is_left_out() -> None:
@@ -101,6 +121,15 @@ def test_a_taken_port_is_refused_with_what_to_do() -> None:
         taken.listen()
         with pytest.raises(ConfigError, match="free port"):
             Metrics(lambda: ()).serve(f"127.0.0.1:{taken.getsockname()[1]}")
+
+
+def test_the_documented_metrics_are_those_that_there_are() -> None:
+    families = Metrics(lambda: [sample()]).registry.collect()
+    found = sorted(
+        family.name + ("_total" if family.type == "counter" else "") for family in families
+    )
+    rows = re.findall(r"^\| `(apportion_\w+)`", _DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == found
 
 
 def test_describing_reads_no_share() -> None:

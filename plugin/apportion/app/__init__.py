@@ -218,7 +218,7 @@ class App:
                     uuid=share.uuid,
                     namespace=record.ref.namespace,
                     claim=record.ref.name,
-                    pod=",".join(record.pods),
+                    pods=record.pods,
                     limit=share.capacity.memory,
                     used=used,
                 )
