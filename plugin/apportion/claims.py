@@ -20,6 +20,7 @@ from apportion.model import (
     DeviceName,
     ResolvedClaim,
     Share,
+    ShareKey,
 )
 
 _SOURCES = ("FromClass", "FromClaim")
@@ -56,6 +57,31 @@ def resolve(
         return _resolve(_Field("", claim), ref, offer)
     except ClaimError as error:
         raise ClaimError(f"claim {ref}: {error}") from error
+
+
+def given(
+    claim: Mapping[str, Any], ref: ClaimRef, *, driver: str, pool: str
+) -> dict[ShareKey, tuple[DeviceName, str | None]]:
+    """Return device and share ID of what a claim has here now, by share key.
+
+    Whether it is as it should be is for `resolve` to say. Empty: another claim has the name now,
+    it is not allocated any more, or not here.
+
+    Raises:
+        ClaimError: the object is too odd to tell.
+    """
+    found = _Field("", claim)
+    if found.get("metadata").get("uid").text() != ref.uid:
+        return {}
+    results = found.get("status").get("allocation").get("devices").get("results").entries()
+    return {
+        names.share_key(ref.uid, index): (
+            DeviceName(result.get("device").text()),
+            result.get("shareID").value,
+        )
+        for index, result in enumerate(results)
+        if result.get("driver").value == driver and result.get("pool").value == pool
+    }
 
 
 @dataclass(frozen=True, slots=True)

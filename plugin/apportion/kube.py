@@ -161,16 +161,6 @@ class Kube:
         """Return the ResourceClaim with this namespace and name, whatever its UID."""
         return self._json("GET", _CLAIM, {"namespace": ref.namespace, "name": ref.name})
 
-    def claim_exists(self, ref: ClaimRef) -> bool | None:
-        """Return whether this very claim exists, by UID; None when the API server won't say."""
-        try:
-            found = self.get_claim(ref)
-        except KubeNotFoundError:
-            return False
-        except KubeError:
-            return None
-        return bool(found.get("metadata", {}).get("uid") == ref.uid)
-
     def list_claims(self) -> list[dict[str, Any]]:
         """Return the ResourceClaims of all namespaces."""
         return list(self._list(f"{_RESOURCE}/resourceclaims", {}).items)

@@ -25,19 +25,12 @@ from apportion.cdi import spec
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
 from apportion.enforce import Enforcer
-from apportion.errors import (
-    ApportionError,
-    ClaimError,
-    EnforcementError,
-    KubeNotFoundError,
-    StateError,
-)
+from apportion.errors import ApportionError, ClaimError, EnforcementError, KubeNotFoundError
 from apportion.ledger.schema import Record, State
 from apportion.ledger.store import Store
 from apportion.model import (
     ClaimOutcome,
     ClaimRef,
-    ClaimUid,
     Device,
     DeviceName,
     DriverFiles,
@@ -46,8 +39,8 @@ from apportion.model import (
     PreparedDevice,
     ResolvedClaim,
     Share,
-    ShareKey,
 )
+from apportion.sweep import Sweeper
 
 _LOG = logging.getLogger("apportion.prepare")
 
@@ -89,6 +82,7 @@ class Preparer:
         self._enforcer = enforcer
         self._driver_files = driver_files
         self._clock = clock
+        self._sweeper = Sweeper(config=config, fetch=fetch, store=store, cdi=cdi, enforcer=enforcer)
         self._static: tuple[DriverFiles, str, dict[str, Any]] | None = None
 
     def ready(self, uuid: GpuUuid) -> None:
@@ -129,7 +123,7 @@ class Preparer:
         try:
             _refuse_odd(ref)
             with self._store.claim_lock(ref.uid):
-                keys = self._remove(ref.uid)
+                keys = self._sweeper.remove(ref.uid)
         except ApportionError as error:
             return _refused("unprepare", ref, error)
         _LOG.info(
@@ -143,30 +137,25 @@ class Preparer:
         )
         return ClaimOutcome()
 
-    def sweep(self, exists: Callable[[ClaimRef], bool | None]) -> None:
-        """Remove what belongs to no claim, and never what a process uses.
+    def sweep(self, *, ask: bool) -> None:
+        """Remove what belongs to no claim, and never a share that a live process has charged.
 
-        Goes: claims that the API server does not have, all that is from before the last boot, CDI
-        specs and share folders without a record, temporary files of dead plugins, unused
-        libraries. Claims that a call is working on are left alone, and so is one that fails to go:
-        it is reported and tried again. Call it once with `lambda _ref: None` before kubelet does.
+        Goes: claims that the API server does not have, or not with these shares any more; all that
+        is from before the last boot; CDI specs and share folders without a record; damaged records
+        of claims of which nothing else is left; temporary files of dead plugins; unused libraries.
+        Claims that a call is working on are left alone, and so is one that fails to go: it is
+        reported and tried again.
 
         Args:
-            exists: whether the API server has this claim, by name and UID; None: unknown, keep.
+            ask: whether to ask the API server for each claim; one that it does not tell of stays.
+                Call it once without, before kubelet calls.
         """
         try:
-            records = self._store.records()
-            for record in records:
-                if record.boot != self._store.boot or exists(record.ref) is False:
-                    self._guarded(record.ref.uid, partial(self._sweep_record, record))
-            for uid in sorted(self._strays({record.ref.uid for record in records})):
-                self._guarded(uid, partial(self._sweep_stray, uid))
-            self._store.sweep()
-            self._cdi.sweep()
+            libraries = self._sweeper.sweep(ask=ask)
             if self._static is not None:
                 # Another plugin may have written its own; until then its libraries stay.
                 self._cdi.write_driver(self._static[2])
-                self._enforcer.sweep(frozenset(record.library for record in records))
+                self._enforcer.sweep(libraries)
         except ApportionError as error:
             _LOG.warning("sweep failed, tried again later: %s", error)
 
@@ -249,7 +238,7 @@ class Preparer:
                 f"it was allocated anew while processes still use its old share {busy[0]}; "
                 "delete the pods that used it before"
             )
-        self._remove(claim.ref.uid)
+        self._sweeper.remove(claim.ref.uid)
         _LOG.info(
             "removed what the claim had %s",
             "by another allocation" if same_boot else "before the node booted",
@@ -285,68 +274,6 @@ class Preparer:
         if wanted != record:
             self._store.commit(wanted)
         return wanted
-
-    def _remove(self, uid: ClaimUid) -> tuple[ShareKey, ...]:
-        """Remove all that the claim has; return the keys of its shares."""
-        try:
-            record = self._store.get(uid)
-        except StateError:
-            # Of a newer plugin: the names of its folders say enough to remove them.
-            record = None
-        if record is not None:
-            keys = tuple(share.key for share in record.shares)
-        else:
-            keys = tuple(key for key in self._enforcer.share_keys() if _claim_of(key) == uid)
-        self._cdi.remove_claim(uid)
-        for key in keys:
-            self._enforcer.remove(key)
-        if record is not None or self._store.knows(uid):
-            self._store.remove(uid)
-        return keys
-
-    def _strays(self, readable: set[ClaimUid]) -> set[ClaimUid]:
-        """Return claims that have something here and no record that could be read."""
-        shares = {_claim_of(key) for key in self._enforcer.share_keys()}
-        found = self._store.uids() | self._cdi.claims() | shares
-        return {uid for uid in found - readable if names.is_uid(uid)}
-
-    def _sweep_record(self, seen: Record) -> None:
-        uid = seen.ref.uid
-        if self._store.get(uid) != seen:
-            return
-        if any(self._enforcer.in_use(share.key) for share in seen.shares):
-            _LOG.info(
-                "claim is gone and processes still use its share; kept until they end",
-                extra={"claim": str(seen.ref), "uid": uid},
-            )
-            return
-        self._remove(uid)
-        _LOG.info(
-            "removed a claim that is gone"
-            if seen.boot == self._store.boot
-            else "removed what a claim had before the node booted",
-            extra={"claim": str(seen.ref), "uid": uid},
-        )
-
-    def _sweep_stray(self, uid: ClaimUid) -> None:
-        # Reading it moves a damaged record aside; whose file it was is not known, so its claim may
-        # be running: all of it stays until kubelet prepares or unprepares it.
-        if self._store.get(uid) is not None or uid in self._store.uids():
-            return
-        keys = [key for key in self._enforcer.share_keys() if _claim_of(key) == uid]
-        if any(self._enforcer.in_use(key) for key in keys):
-            return
-        self._remove(uid)
-        _LOG.info("removed files that belong to no claim", extra={"uid": uid})
-
-    def _guarded(self, uid: ClaimUid, step: Callable[[], None]) -> None:
-        """Do a step of the sweep unless a call works on the claim; report what fails, go on."""
-        try:
-            with self._store.claim_lock(uid, wait=False) as held:
-                if held:
-                    step()
-        except ApportionError as error:
-            _LOG.warning("sweep failed, tried again later: %s", error, extra={"uid": uid})
 
     def _undo(self, ref: ClaimRef, step: Callable[[], object]) -> None:
         """Undo one step; one that fails is reported and the others are undone all the same."""
@@ -385,10 +312,6 @@ class Preparer:
 def _refuse_odd(ref: ClaimRef) -> None:
     if not names.is_uid(ref.uid):
         raise ClaimError(f"its UID {ref.uid[:64]!r} cannot name a file; is this kubelet speaking?")
-
-
-def _claim_of(key: ShareKey) -> ClaimUid:
-    return ClaimUid(key.rpartition("-")[0])
 
 
 def _refused(action: str, ref: ClaimRef, error: ApportionError) -> ClaimOutcome:

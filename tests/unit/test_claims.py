@@ -75,6 +75,21 @@ def test_shares_are_numbered_by_their_place_among_all_results() -> None:
     assert shares[0].capacity == Capacity(60, 8 * GIB)
 
 
+def test_what_a_claim_is_given_here_now() -> None:
+    def given(found: Any) -> Any:
+        return claims.given(found, samples.REF, driver=samples.DRIVER, pool=samples.NODE)
+
+    whole = claim(result(driver="nic.example.com"), result(1))
+    device = samples.device(1).name
+    assert given(whole) == {f"{samples.CLAIM_UID}-1": (device, samples.SHARE_ID)}
+    assert given(claim(result(pool="another-node"))) == {}
+    assert given({"metadata": whole["metadata"]}) == {}
+    assert given(whole | {"metadata": {"uid": "another"}}) == {}
+    for odd in ({}, whole | {"status": []}, claim(result(device=None))):
+        with pytest.raises(ClaimError, match="expected"):
+            given(odd)
+
+
 def test_two_shares_of_one_card_in_a_claim_are_two_shares() -> None:
     found = claim(result(request="a", shareID="a" * 36), result(request="b", shareID="b" * 36))
     first, second = _resolve(found).shares

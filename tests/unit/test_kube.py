@@ -137,21 +137,6 @@ def test_a_name_that_would_be_another_path_never_leaves(name: str) -> None:
     assert answer.request == ()
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (Answer(data=b'{"metadata": {"uid": "u"}}'), True),
-        (Answer(data=b'{"metadata": {"uid": "another"}}'), False),
-        (Answer(404), False),
-        (Answer(403), None),
-        (Answer(500), None),
-        (Answer(error=OSError("away")), None),
-    ],
-)
-def test_a_claim_exists_by_its_uid_or_it_is_not_known(answer: Answer, expected: object) -> None:
-    assert _kube(answer).claim_exists(_REF) is expected
-
-
 class Lines(Answer):
     """A watch's answer, in chunks that know nothing of lines."""
 

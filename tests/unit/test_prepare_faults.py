@@ -115,7 +115,7 @@ def test_an_undo_that_fails_is_reported_and_the_others_happen(
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert "the sweep tries again" in caplog.text
     assert not world.record_path("c").exists()
-    world.preparer().sweep(lambda _ref: True)
+    world.preparer().sweep(ask=True)
     assert not world.share("c").exists()
 
 

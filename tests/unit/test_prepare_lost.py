@@ -45,7 +45,7 @@ def test_a_replay_that_fails_leaves_the_running_claim_counted_and_whole(
     assert beside.store.held(UUIDS[0]).memory == 10 << 30
     outcome = lost.preparer().prepare(lost.add("b", result(memory="10Gi")))
     assert "claim UID uid-a, whose record is lost" in outcome.error
-    lost.preparer().sweep(lambda _ref: True)
+    lost.preparer().sweep(ask=True)
     assert (lost.share("a") / "limits").exists()
     assert lost.cdi.claim_path(ref("a").uid).read_text() == spec
     assert lost.store.held(UUIDS[0]).memory == 10 << 30

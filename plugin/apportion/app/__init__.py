@@ -147,7 +147,7 @@ class App:
     def _serve_kubelet(self) -> None:
         if not self._loops.stopping.is_set():
             # What crashed calls left goes before new ones come; which claims exist is asked later.
-            self._preparer.sweep(lambda _ref: None)
+            self._preparer.sweep(ask=False)
             self._kubelet.serve()
             self._kubelet.register()
 
@@ -187,7 +187,7 @@ class App:
 
     def _sweep(self) -> None:
         self._kubelet.sweep()
-        self._preparer.sweep(self._kube.claim_exists)
+        self._preparer.sweep(ask=True)
 
     def _on_status(self, registered: bool) -> None:  # noqa: FBT001 - a callback
         self._registered = registered

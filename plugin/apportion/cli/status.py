@@ -176,7 +176,7 @@ def _read_files(settings: Config, found: _Readings) -> None:
     unread = store.uids() - {record.ref.uid for record in found.records}
     found.failures += [
         f"the record of claim UID {uid} in {settings.plugin_dir}/claims cannot be read; the "
-        "plugin's log says why"
+        "plugin's log says why, and removes it once the pods of the claim are deleted"
         for uid in sorted(unread)
     ]
     found.allowances = enforcer.allowances()

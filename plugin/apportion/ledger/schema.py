@@ -2,7 +2,8 @@
 
 Version 1 is read by every version of the plugin: fields are only ever added, and what a newer
 plugin added is written back as it came. `seal` is the SHA-256 of the other fields in canonical
-JSON, so it does not depend on what this version knows.
+JSON, so it does not depend on what this version knows. `claim` has one of its own, so that whose a
+damaged file was can still be asked for.
 """
 
 from __future__ import annotations
@@ -80,16 +81,17 @@ class Record:
 
 def dump(record: Record) -> bytes:
     """Return the file's content: one line of JSON with sorted keys."""
+    claim = {
+        "uid": record.ref.uid,
+        "namespace": record.ref.namespace,
+        "name": record.ref.name,
+    }
     content = {
         **record.extra,
         "version": VERSION,
         "boot_id": record.boot,
         "state": record.state.value,
-        "claim": {
-            "uid": record.ref.uid,
-            "namespace": record.ref.namespace,
-            "name": record.ref.name,
-        },
+        "claim": claim | {_SEAL: _sealed(claim)},
         "pods": list(record.pods),
         "library": record.library,
         "shares": [_share_out(share) for share in record.shares],
@@ -121,6 +123,17 @@ def load(data: bytes, source: str) -> Record:
             "run the newer plugin, or drain the node and remove the file"
         )
     return record
+
+
+def claim_of(data: bytes) -> ClaimRef | None:
+    """Return whose record a damaged file is, None unless that part of it is surely whole."""
+    _before, found, rest = data.decode(errors="replace").partition('"claim":')
+    try:
+        claim = _unsealed(json.JSONDecoder().raw_decode(rest)[0]) if found else {}
+        uid, namespace, name = (_get(claim, key, str) for key in ("uid", "namespace", "name"))
+    except (ValueError, RecursionError):
+        return None
+    return ClaimRef(ClaimUid(uid), namespace, name)
 
 
 def _unsealed(content: object) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from apportion.ledger.schema import NewerVersionError, Record, State
 from apportion.model import (
     Allowance,
     Capacity,
+    ClaimRef,
     ClaimUid,
     GpuUuid,
     ResolvedClaim,
@@ -111,7 +112,7 @@ class Store:
                 raise files.storage_error("move aside", path, failed) from failed
             _LOG.error(
                 "%s; kept as %s, and the claim counts with its share folders until it is prepared "
-                "or unprepared again",
+                "or unprepared again, or known to be gone",
                 error,
                 aside,
                 extra={"uid": uid},
@@ -199,6 +200,23 @@ class Store:
             for name in files.listing(self._claims)
             if name.endswith((_SUFFIX, _DAMAGED)) and not name.startswith(".")
         )
+
+    def aside(self) -> frozenset[ClaimUid]:
+        """Return all claims with a damaged record that was moved aside. Raises StorageError."""
+        return frozenset(
+            ClaimUid(name.removesuffix(_DAMAGED))
+            for name in files.listing(self._claims)
+            if name.endswith(_DAMAGED)
+        )
+
+    def named_aside(self, uid: ClaimUid) -> ClaimRef | None:
+        """Return which claim it is by what was moved aside, None where that is not known."""
+        ref = schema.claim_of(files.read(self._claims / (uid + _DAMAGED)) or b"")
+        return ref if ref is not None and ref.uid == uid else None
+
+    def remove_aside(self, uid: ClaimUid) -> None:
+        """Remove what was moved aside, the claim's good record not. Raises StorageError."""
+        files.remove(self._claims / (uid + _DAMAGED))
 
     def held(self, uuid: GpuUuid) -> Capacity:
         """Return what all claims of this boot hold of a GPU. Raises StorageError."""

@@ -113,7 +113,7 @@ def test_a_sweep_among_prepares_takes_nothing_that_is_being_made(world: World) -
 
     def sweep() -> None:
         while not stop.is_set():
-            other.sweep(lambda _ref: True)
+            other.sweep(ask=True)
 
     sweeper = threading.Thread(target=sweep)
     sweeper.start()

@@ -181,7 +181,7 @@ def test_a_plugin_killed_in_prepare(world: World, step: tuple[str, str, str, int
 
     kill_at(world, "prepare", step)
     after = world.restarted()
-    after.preparer().sweep(lambda _ref: True)
+    after.preparer().sweep(ask=True)
     # Kubelet asks again and gets its answer, and nothing was counted twice.
     assert len(after.preparer().prepare(wanted).devices) == 2
     assert after.store.held(UUIDS[0]).memory == 4 << 30
@@ -195,7 +195,8 @@ def test_a_plugin_killed_in_prepare(world: World, step: tuple[str, str, str, int
 
     kill_at(world, "prepare", step)
     # The claim is gone and kubelet never asks again.
-    world.restarted().preparer().sweep(lambda _ref: False)
+    world.claims.clear()
+    world.restarted().preparer().sweep(ask=True)
     assert world.state() == before
 
 
@@ -225,5 +226,5 @@ def test_a_plugin_killed_while_it_writes_leaves_temporary_files_that_are_swept(
     )
     assert victim.returncode == -signal.SIGKILL
     assert world.state() != before
-    world.restarted().preparer().sweep(lambda _ref: True)
+    world.restarted().preparer().sweep(ask=True)
     assert world.state() == before

@@ -89,6 +89,25 @@ def test_a_started_record_of_version_1_is_read_as_the_golden_file_has_it() -> No
     assert schema.load(golden, "golden") == replace(RECORD, state=State.STARTED, devices=())
 
 
+@pytest.mark.parametrize("length", [None, 300])
+def test_whose_a_damaged_record_is_can_be_read_where_that_part_is_whole(length: int | None) -> None:
+    data = schema.dump(RECORD).replace(b"4294967296", b"8294967296")[:length]
+    assert schema.claim_of(data) == RECORD.ref
+
+
+@pytest.mark.parametrize("old", [b'"train"', b'"team-a"', b'"0a1b2c3d-0000'])
+def test_whose_a_damaged_record_is_is_not_guessed(old: bytes) -> None:
+    data = schema.dump(RECORD)
+    assert schema.claim_of(data.replace(old, old[:-1] + b'x"', 1)) is None
+    assert schema.claim_of((_GOLDEN / "record-v1-started.json").read_bytes()) is None
+
+
+@given(st.binary(max_size=200))
+def test_nobody_is_in_any_bytes(data: bytes) -> None:
+    assert schema.claim_of(data) is None
+    assert schema.claim_of(b'"claim":' + data) is None
+
+
 def test_fields_of_a_later_plugin_are_read_over_and_written_back() -> None:
     golden = (_GOLDEN / "record-v1-more-fields.json").read_bytes()
     record = schema.load(golden, "golden")

@@ -148,6 +148,22 @@ def test_a_damaged_record_is_moved_aside_reported_and_no_record(
     assert names(tmp_path / "claims") == []
 
 
+def test_what_was_moved_aside_is_known_by_its_name_and_goes_alone(
+    claims: Store, tmp_path: Path
+) -> None:
+    done = complete(claims, resolved("a"))
+    path_of(tmp_path, "a").write_bytes(path_of(tmp_path, "a").read_bytes() + b"x")
+    assert claims.aside() == frozenset()
+    claims.get(done.ref.uid)
+    assert claims.aside() == {"uid-a"}
+    assert claims.named_aside(done.ref.uid) == done.ref
+    assert claims.named_aside(ClaimUid("uid-b")) is None
+    complete(claims, resolved("a"))
+    claims.remove_aside(done.ref.uid)
+    claims.remove_aside(done.ref.uid)
+    assert names(tmp_path / "claims") == ["uid-a.json"]
+
+
 def test_a_damaged_record_counts_with_what_its_share_folders_allow(tmp_path: Path) -> None:
     claims = Store(tmp_path, "boot-1", lambda: [allowance("a", 700)])
     complete(claims, resolved("a", memory=700))
