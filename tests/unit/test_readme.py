@@ -66,3 +66,18 @@ def test_yaml_blocks_parse_and_the_share_is_the_example() -> None:
 def test_commands_name_files_that_exist() -> None:
     for path in re.findall(r"`(deploy/[\w./-]+)`", README):
         assert (ROOT / path).exists() or "mine" in path, path
+
+
+def test_what_is_enforced_is_what_the_front_watches() -> None:
+    table = (ROOT / "shim/src/cuda/hooks.def").read_text(encoding="utf-8")
+    watched = {
+        name.removesuffix("_v2")
+        for name in re.findall(r"^HOOK\((cuMem(?:Alloc|Create)\w*)", table, re.MULTILINE)
+    }
+    section = README.split("## What is enforced", 1)[1].split("\n## ", 1)[0]
+    enforced, _, open_yet = section.partition("Not enforced yet:")
+    assert set(re.findall(r"`(cuMem(?:Alloc|Create)\w*)`", enforced)) == watched
+    assert not set(re.findall(r"`(cuMem\w+)`", open_yet)) & watched
+    model = (ROOT / "docs/threat-model.md").read_text(encoding="utf-8")
+    rows = [row for row in model.splitlines() if row.endswith("| open |")]
+    assert not [row for row in rows if set(re.findall(r"`(cuMem\w+)`", row)) & watched]
