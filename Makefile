@@ -13,12 +13,18 @@ PYTEST_ARGS ?=
 PLUGIN_SOURCES := $(shell find plugin -name '*.py' -o -name '*.pyi' -o -name py.typed) pyproject.toml README.md
 SAY = @printf '\033[1m== %s\033[0m\n'
 
-.PHONY: help demo test setup lint types proto shim fakes wheel image cluster-build check unit clean
+.PHONY: help demo can-run test setup lint types proto shim fakes wheel image cluster-build check unit clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-demo: setup wheel shim fakes ## lab A on a real Kubernetes with two simulated T4s (KEEP=1 leaves it up)
-	$(PY) -m tests.lab $(if $(KEEP),--keep)
+# KEEP=0 and an empty KEEP are no.
+KEPT := $(filter-out 0 no false,$(KEEP))
+demo: can-run setup wheel shim fakes ## lab A on a real Kubernetes with two simulated T4s (KEEP=1 leaves it up)
+	$(PY) -m tests.lab $(if $(KEPT),--keep)
+
+# Said before minutes of building, not after.
+can-run:
+	@[ "$$(id -u)" = 0 ] || { echo "demo: needs root, for the cluster's nodes are namespaces; run it by sudo" >&2; exit 1; }
 
 test: setup lint types wheel shim fakes check image ## everything but a real GPU; pytest's summary last
 	$(SAY) "all tiers"
@@ -41,7 +47,7 @@ types: setup ## mypy, strict
 	$(VENV)/bin/mypy
 
 proto: setup ## regenerate plugin/apportion/kubelet/pb from proto/
-	proto/generate.sh $(PY)
+	PYTHON=$(PY) proto/generate.sh
 
 shim: setup ## the front libraries and the OCI hook
 	@$(MAKE) --silent --no-print-directory -C shim BUILD=$(BUILD)/shim
@@ -71,5 +77,5 @@ unit: wheel ## unit tier; each pure module is covered by 95 % or more
 	$(VENV)/bin/coverage json -q -o $(BUILD)/coverage.json
 	$(PY) scripts/coverage_gate.py $(BUILD)/coverage.json
 
-clean: ## remove build/; the cluster's cache stays
-	rm -rf $(BUILD)
+clean: ## remove all that was made here; the cluster's cache stays
+	rm -rf $(BUILD) plugin/apportion.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

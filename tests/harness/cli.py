@@ -151,7 +151,10 @@ def _running(name: str | None) -> registry.Record:
     found = [record for record in records if name in {None, record.name}]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(record.name for record in records) or "none"
+    names = ", ".join(sorted(record.name for record in records)) or "none"
+    if name is not None:
+        several = "more than one cluster has that name" if found else f"no cluster {name!r} runs"
+        raise HarnessError(f"{several}; running: {names}; `{_COMMAND} status` has their folders")
     raise HarnessError(f"say which cluster by --name; running: {names}")
 
 

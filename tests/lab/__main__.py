@@ -9,11 +9,14 @@ import sys
 import time
 from typing import Any
 
-from tests.harness import Cluster, HarnessError
+from tests.harness import Cluster, HarnessError, registry
 from tests.harness.images import build_project_image
 from tests.harness.requirements import missing
 from tests.lab import lab_a, testbed
 from tests.lab.walk import StepError, Walk
+
+NAME = "demo"
+COMMAND = "build/venv/bin/python -m tests.harness"
 
 
 def main() -> int:
@@ -36,6 +39,8 @@ def main() -> int:
     seconds = round(time.monotonic() - began, 1)
     if error:
         print(f"demo: {error}", file=sys.stderr)
+    else:
+        print(f"\ndemo: {len(checked)} checks passed in {seconds:.0f} s")
     print(json.dumps({"ok": not error, "error": error, "seconds": seconds, "checked": checked}))
     return 1 if error else 0
 
@@ -44,8 +49,10 @@ def _demo(*, keep: bool) -> tuple[dict[str, Any], str]:
     """Walk the lab on a cluster of its own; return what was checked, and what went wrong."""
     walk: Walk | None = None
     error = ""
+    if any(record.name == NAME and record.alive for _, record in registry.records()):
+        return {}, f"a demo is up already; stop it by: {COMMAND} down --name {NAME}"
     try:
-        cluster = Cluster(testbed.options(testbed.BUILD / "demo" / "fakegpu", name="demo"))
+        cluster = Cluster(testbed.options(testbed.BUILD / "demo" / "fakegpu", name=NAME))
         cluster.start()
         try:
             walk = Walk(cluster, show=lambda line: print(line, flush=True))
@@ -73,12 +80,15 @@ def _walk(walk: Walk, steps: tuple[lab_a.Step, ...]) -> str:
 
 def _keep(cluster: Cluster) -> None:
     cluster.detach()
-    command = "build/venv/bin/python -m tests.harness"
+    lab = testbed.REPO / lab_a.LAB
+    status = f"exec -n {lab_a.PLUGIN_NAMESPACE} daemonset/{lab_a.DAEMONSET} -- apportion status"
     print(
-        "\nThe cluster stays up.\n"
-        f"  talk to it:    {command} kubectl --name demo get pods -A\n"
-        f"  a node shell:  {command} shell --name demo\n"
-        f"  stop it:       {command} down --name demo"
+        "\nThe cluster stays up; its DeviceClass is hami-core-gpu.project-hami.io.\n"
+        f"  talk to it:    {COMMAND} kubectl --name {NAME} get pods -A\n"
+        f"  who has what:  {COMMAND} kubectl --name {NAME} {status}\n"
+        f"  another pod:   {COMMAND} kubectl --name {NAME} apply -f {lab}/pod-tpl-0.yaml\n"
+        f"  a node shell:  {COMMAND} shell --name {NAME}\n"
+        f"  stop it:       {COMMAND} down --name {NAME}"
     )
 
 

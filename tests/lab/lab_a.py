@@ -143,7 +143,7 @@ def one_card(walk: Walk) -> None:
 
 def exceed(walk: Walk) -> None:
     """4.1 GiB are refused while the neighbour holds its share; nothing in the pod lifts it."""
-    walk.say("A program that wants more than its share is refused by the driver's own code")
+    walk.say("A program that wants more than its share is refused with the driver's own error")
     program = str(BUILD / "fakes/bin/cudamem")
     for pod in ("pod-0", "pod-tpl-1"):
         walk.kubectl("cp", program, f"{NAMESPACE}/{pod}:/tmp/cudamem")
@@ -167,14 +167,14 @@ def exceed(walk: Walk) -> None:
     )
     walk.check("pod-tpl-1 holds its share", held, "4096 MiB, 4096 MiB")
     refused = _in_pod(walk, "pod-0", "/tmp/cudamem", "alloc", "4198MiB", ok=False)
-    walk.check("4.1 GiB in pod-0", OUT_OF_MEMORY in refused, True)
+    walk.check("4.1 GiB in pod-0 refused", OUT_OF_MEMORY in refused, True)
     walk.check(
-        "neighbour's 4 GiB do not count here",
+        "4 GiB in pod-0 refused for its neighbour's 4 GiB",
         OUT_OF_MEMORY in _in_pod(walk, "pod-0", "/tmp/cudamem", "alloc", "4GiB"),
         False,
     )
     empty = _in_pod(walk, "pod-0", "env", "-i", "/tmp/cudamem", "alloc", "4198MiB", ok=False)
-    walk.check("4.1 GiB with an empty environment", OUT_OF_MEMORY in empty, True)
+    walk.check("4.1 GiB with an empty environment refused", OUT_OF_MEMORY in empty, True)
     together = _in_pod(
         walk,
         "pod-0",
@@ -185,7 +185,7 @@ def exceed(walk: Walk) -> None:
         "/tmp/cudamem alloc 1100MiB; r=$?; kill $p; exit $r",
         ok=False,
     )
-    walk.check("3 GiB and 1.1 GiB in two processes", OUT_OF_MEMORY in together, True)
+    walk.check("3 GiB and 1.1 GiB in two processes refused", OUT_OF_MEMORY in together, True)
 
 
 def two_cards(walk: Walk) -> None:
@@ -211,7 +211,7 @@ def two_cards(walk: Walk) -> None:
     for place, limit in enumerate(seen.values()):
         over = ("/tmp/cudamem", "--device", str(place), "alloc", f"{limit + 100}MiB")
         refused = _in_pod(walk, "pod-double", *over, ok=False)
-        walk.check(f"{limit + 100} MiB on card {place}", OUT_OF_MEMORY in refused, True)
+        walk.check(f"{limit + 100} MiB on card {place} refused", OUT_OF_MEMORY in refused, True)
 
 
 def _uuids(walk: Walk) -> dict[str, str]:
@@ -281,7 +281,7 @@ def clean_up(walk: Walk) -> None:
             partial(_files, walk, f"/var/lib/kubelet/{folder}", ".sock"),
             [],
         )
-    walk.say("kubelet withdraws the node's slice half a minute after its driver has gone")
+    walk.show("  (kubelet withdraws the node's slice half a minute after its driver has gone)")
 
 
 def slice_gone(walk: Walk) -> None:
