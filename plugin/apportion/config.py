@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import ipaddress
 import os
 import re
@@ -113,8 +114,13 @@ def _is_address(value: str) -> bool:
     return _WHOLE_NUMBER.fullmatch(port) is not None and 0 <= int(port) <= _MAX_PORT
 
 
-def _address(name: str, text: str) -> Setting:
-    return Setting(name, text, _is_address, "an address such as 0.0.0.0:51515, or nothing")
+def _address(name: str, text: str, example: str) -> Setting:
+    return Setting(name, text, _is_address, f"an address such as {example}, or nothing")
+
+
+def _seconds(name: str, text: str, most: int) -> Setting:
+    expect = f"1 to {most} whole seconds, without a unit"
+    return Setting(name, text, _between(1, most), expect)
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -171,11 +177,11 @@ SETTINGS: tuple[Setting, ...] = (
         _one_of("on", "off"),
         "on or off",
     ),
-    _address("health_address", "gRPC health service for probes; empty: none"),
-    _address("metrics_address", "Prometheus metrics over HTTP; empty: none"),
-    Setting("api_timeout_s", "seconds for one call of the API server", _between(1, 60), "1 to 60"),
-    Setting("scan_interval_s", "seconds between scans for GPUs", _between(1, 3600), "1 to 3600"),
-    Setting("sweep_interval_s", "seconds between sweeps", _between(1, 3600), "1 to 3600"),
+    _address("health_address", "gRPC health service for probes; empty: none", "0.0.0.0:51515"),
+    _address("metrics_address", "Prometheus metrics over HTTP; empty: none", "0.0.0.0:9400"),
+    _seconds("api_timeout_s", "most time for one call of the API server", 60),
+    _seconds("scan_interval_s", "time between scans for GPUs", 3600),
+    _seconds("sweep_interval_s", "time between sweeps", 3600),
     Setting(
         "log_level",
         "least level that is logged",
@@ -214,7 +220,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> 
         environ: environment; default the process's own.
 
     Raises:
-        ConfigError: unknown name, wrong type or value; the message names source and expectation.
+        ConfigError: unknown name, wrong type or value, or two that do not go together; the message
+            names source and expectation.
     """
     environ = os.environ if environ is None else environ
     found: dict[str, Any] = {}
@@ -223,14 +230,24 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> 
         found |= _checked(_read(Path(path)), source=str(path))
     links = _service_links(environ)
     from_env = {
-        key.removeprefix(ENV_PREFIX).lower(): value
+        key: value
         for key, value in sorted(environ.items())
         if key.startswith(ENV_PREFIX) and key != ENV_PREFIX + "CONFIG" and key not in links
     }
-    found |= _checked(from_env, source="environment")
+    found |= _checked(from_env, source="environment", name_of=_in_environment)
     given = {s.name: flags[s.name] for s in SETTINGS if flags.get(s.name) is not None}
     found |= _checked(given, source="command line")
-    return Config(**found, ignored=tuple(sorted(links)))
+    result = Config(**found, ignored=tuple(sorted(links)))
+    if result.health_address and result.health_address == result.metrics_address:
+        raise ConfigError(
+            f"settings health_address and metrics_address are both {result.health_address!r}; "
+            "give each a port of its own"
+        )
+    return result
+
+
+def _in_environment(setting: str) -> str:
+    return ENV_PREFIX + setting.upper()
 
 
 def _service_links(environ: Mapping[str, str]) -> set[str]:
@@ -282,13 +299,30 @@ def _read(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def _checked(values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    unknown = sorted(set(values) - set(_BY_NAME))
+def _checked(
+    values: Mapping[str, Any], source: str, name_of: Callable[[str], str] = str
+) -> dict[str, Any]:
+    """Return the values by setting.
+
+    Args:
+        values: by name as written.
+        source: where they come from, for a person.
+        name_of: how a setting is written there.
+    """
+    settings = {name_of(setting.name): setting for setting in SETTINGS}
+    unknown = sorted(set(values) - set(settings))
     if unknown:
+        plain = unknown[0].removeprefix(ENV_PREFIX).lower().replace("-", "_")
+        near = difflib.get_close_matches(plain, _BY_NAME, n=1)
+        nearest = f"did you mean {name_of(near[0])}? " if near else ""
         raise ConfigError(
-            f"unknown setting {unknown[0]!r} ({source}); known: {', '.join(sorted(_BY_NAME))}"
+            f"unknown setting {unknown[0]!r} ({source}); {nearest}"
+            f"known: {', '.join(sorted(settings))}"
         )
-    return {name: _value(_BY_NAME[name], value, source) for name, value in sorted(values.items())}
+    return {
+        settings[name].name: _value(settings[name], value, source)
+        for name, value in sorted(values.items())
+    }
 
 
 def _value(setting: Setting, value: object, source: str) -> Any:

@@ -107,13 +107,13 @@ def test_variables_of_a_service_with_our_name_are_no_settings_and_named(service:
 def test_a_variable_that_only_looks_like_a_services_is_refused(
     name: str, beside: dict[str, str]
 ) -> None:
-    with pytest.raises(ConfigError, match=f"unknown setting '{name[10:].lower()}'"):
+    with pytest.raises(ConfigError, match=f"unknown setting '{name}'"):
         _parse(environ=beside | {name: "9400"})
 
 
 def test_a_port_of_ones_own_in_the_place_of_a_services_is_refused() -> None:
     environ = _links("apportion-metrics") | {"APPORTION_METRICS_PORT": "9400"}
-    with pytest.raises(ConfigError, match="unknown setting 'metrics_port'"):
+    with pytest.raises(ConfigError, match="unknown setting 'APPORTION_METRICS_PORT'"):
         _parse(environ=environ)
 
 
@@ -123,10 +123,62 @@ def test_no_setting_is_taken_for_a_services_variable() -> None:
         assert not re.fullmatch(link, setting.name.upper())
 
 
-@pytest.mark.parametrize("name", ["APPORTION_CORE_MIN", "APPORTION_", "APPORTION_SERVICE"])
-def test_an_unknown_variable_is_refused_with_the_known_names(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"unknown setting .* \(environment\); known: .*node_n"):
+@pytest.mark.parametrize(
+    "name", ["APPORTION_CORE_MIN", "APPORTION_", "APPORTION_SERVICE", "APPORTION_node_name"]
+)
+def test_an_unknown_variable_is_refused_as_typed_with_the_known_names(name: str) -> None:
+    words = rf"unknown setting '{name}' \(environment\); .*known: .*APPORTION_NODE_NAME"
+    with pytest.raises(ConfigError, match=words):
         _parse(environ={name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("APPORTION_SCAN_INTERVALL_S", "APPORTION_SCAN_INTERVAL_S"),
+        ("APPORTION_METRIC_ADDRESS", "APPORTION_METRICS_ADDRESS"),
+    ],
+)
+def test_an_unknown_variable_is_told_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=rf"'{name}' \(environment\); did you mean {nearest}\?"):
+        _parse(environ={name: "1"})
+
+
+@pytest.mark.parametrize(
+    "name", ["driver-name", "APPORTION_DRIVER_NAME", "Driver_Name", "drivername"]
+)
+def test_an_unknown_key_of_the_file_is_told_the_nearest(file: Path, name: str) -> None:
+    file.write_text(f"{name}: x.y\n")
+    with pytest.raises(ConfigError, match=rf"'{name}' \({file}\); did you mean driver_name\?"):
+        _parse("--config", str(file))
+
+
+def test_nothing_near_is_not_guessed() -> None:
+    with pytest.raises(ConfigError, match=r"'APPORTION_ZZZ' \(environment\); known: "):
+        _parse(environ={"APPORTION_ZZZ": "1"})
+
+
+def test_health_and_metrics_need_addresses_of_their_own() -> None:
+    with pytest.raises(
+        ConfigError, match=r"health_address and metrics_address are both '0\.0\.0\.0"
+    ):
+        _parse("--metrics-address", Config().health_address)
+    assert _parse("--health-address", "", "--metrics-address", "").metrics_address == ""
+
+
+def test_each_address_has_an_example_of_its_own() -> None:
+    examples = {
+        setting.name: re.findall(r"[0-9.]+:[0-9]+", setting.expect)
+        for setting in config.SETTINGS
+        if setting.name.endswith("_address")
+    }
+    assert examples == {"health_address": ["0.0.0.0:51515"], "metrics_address": ["0.0.0.0:9400"]}
+
+
+@pytest.mark.parametrize("name", ["api_timeout_s", "scan_interval_s", "sweep_interval_s"])
+def test_seconds_have_no_unit_and_the_refusal_says_so(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} .* is '5s'; expected 1 to .* whole seconds, wi"):
+        _parse(f"--{name.replace('_', '-')}", "5s")
 
 
 def test_an_unknown_key_of_the_file_is_refused(file: Path) -> None:

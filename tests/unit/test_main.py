@@ -70,7 +70,7 @@ def test_an_unknown_setting_in_the_environment_is_refused(
 ) -> None:
     monkeypatch.setenv("APPORTION_CORES_MAXIMUM", "3")
     assert main(["plugin"]) == 2
-    assert "cores_maximum" in capsys.readouterr().err
+    assert "APPORTION_CORES_MAXIMUM" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
