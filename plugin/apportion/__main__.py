@@ -17,10 +17,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="apportion",
         description="Shares of NVIDIA GPUs for Kubernetes, handed out by DRA and enforced.",
+        # A short form that is one flag's today is two flags' with the next setting.
+        allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
-        below = commands.add_parser(name, help=command.help, description=command.help)
+        below = commands.add_parser(
+            name, help=command.help, description=command.help, allow_abbrev=False
+        )
         if name in words:
             command.load().add_arguments(below)
     args = parser.parse_args(words)

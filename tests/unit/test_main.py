@@ -46,6 +46,17 @@ def test_wrong_usage_is_exit_status_2(argv: list[str], capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
+    "argv",
+    [["--hel"], ["plugin", "--cores", "5"], ["status", "--clust"], ["doctor", "--out=json"]],
+)
+def test_flags_are_not_abbreviated(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(argv)
+    assert raised.value.code == 2
+    assert "usage: apportion" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("argv", "said"),
     [
         (["plugin", "--cores-min", "many"], "cores_min"),
