@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ _BY_STATUS: Mapping[int, type[KubeError]] = {
     410: KubeExpiredError,
     429: KubeUnavailableError,
 }
-_HINTS: Mapping[type[KubeError], str] = {
+_PLUGIN_HINTS: Mapping[type[KubeError], str] = {
     KubeForbiddenError: "; does the plugin's ServiceAccount have the rights in deploy/base?",
     KubeUnavailableError: "; tried again later",
 }
@@ -78,6 +79,14 @@ def error_type(status: int) -> type[KubeError]:
     if known is not None:
         return known
     return KubeInvalidError if _REFUSED <= status < _FAILED else KubeUnavailableError
+
+
+def hinted(error: KubeError) -> str:
+    """Return the error's text with what to make of it in the plugin, which goes on and tries again.
+
+    Other callers have other accounts and try once: the error itself says neither.
+    """
+    return f"{error}{_PLUGIN_HINTS.get(type(error), '')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,14 +286,25 @@ def connect(kubeconfig: str, timeout_s: float) -> Kube:
         else:
             config.load_incluster_config(found)  # type: ignore[no-untyped-call]
     except (config.ConfigException, yaml.YAMLError, OSError, *_NONSENSE) as error:
-        raise ConfigError(
-            f"cannot reach a Kubernetes API: {error}; outside a pod set kubeconfig to a file"
-        ) from error
+        raise ConfigError(_unreachable(kubeconfig, error)) from error
     found.retries = False
     found.connection_pool_maxsize = _CONNECTIONS
     api = client.ApiClient(found)
     api.user_agent = f"apportion/{__version__}"
     return Kube(api, timeout_s)
+
+
+def _unreachable(kubeconfig: str, error: Exception) -> str:
+    why = str(error).rstrip(".")
+    if not kubeconfig:
+        return f"cannot reach a Kubernetes API: {why}; outside a pod set kubeconfig to a file"
+    # As with kubectl a list of files is one that has what any of them has.
+    if not any(os.path.lexists(path) for path in kubeconfig.split(os.pathsep)):
+        why = "there is no such file"
+    return (
+        f"cannot reach a Kubernetes API by {kubeconfig}: {why}; set kubeconfig to a file that "
+        "kubectl can use"
+    )
 
 
 def _selector(driver: str, node: str) -> dict[str, str]:
@@ -320,7 +340,7 @@ def _error(what: str, status: int, data: bytes) -> KubeError:
     except (ValueError, KeyError, TypeError, AttributeError):
         message = data[:200].decode(errors="replace")
     kind = error_type(status)
-    return kind(f"{what}: {status} {message}{_HINTS.get(kind, '')}", status)
+    return kind(f"{what}: {status} {message}", status)
 
 
 @contextlib.contextmanager
@@ -329,9 +349,7 @@ def _broken(what: str) -> Iterator[None]:
     try:
         yield
     except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
-        raise KubeUnavailableError(
-            f"{what}: the API server does not answer: {error}; tried again later"
-        ) from error
+        raise KubeUnavailableError(f"{what}: the API server does not answer: {error}") from error
     except (config.ConfigException, ValueError) as error:
         # The ServiceAccount's token is read again now and then, and may be no token just then.
         raise KubeUnavailableError(f"{what}: no usable credentials: {error}") from error

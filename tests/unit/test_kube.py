@@ -115,9 +115,23 @@ def test_the_message_is_the_servers_own(data: bytes, said: str) -> None:
     assert raised.value.status == 404
 
 
-def test_a_forbidden_call_says_where_the_rights_are() -> None:
-    with pytest.raises(KubeForbiddenError, match="ServiceAccount"):
-        _kube(Answer(403)).get_claim(_REF)
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (Answer(403), "; does the plugin's ServiceAccount have the rights in deploy/base?"),
+        (Answer(503), "; tried again later"),
+        (Answer(error=TimeoutError("slow")), "; tried again later"),
+        (Answer(404), ""),
+    ],
+)
+def test_only_the_plugin_is_told_of_its_rights_and_of_the_next_try(
+    answer: Answer, hint: str
+) -> None:
+    with pytest.raises(KubeError) as raised:
+        _kube(answer).get_claim(_REF)
+    assert "ServiceAccount" not in str(raised.value)
+    assert "again" not in str(raised.value)
+    assert kube.hinted(raised.value) == f"{raised.value}{hint}"
 
 
 @pytest.mark.parametrize(("timeout", "expected"), [(10, (5, 10)), (2, (2, 2))])
@@ -204,10 +218,22 @@ def test_a_kubeconfig_that_is_none_is_a_setting_to_correct(tmp_path: Path, conte
         kube.connect(str(path), 10)
 
 
+@pytest.mark.parametrize("name", ["missing", "missing:other", "nonsense"])
+def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "nonsense").write_text("- a")
+    given = ":".join(str(tmp_path / one) for one in name.split(":"))
+    with pytest.raises(ConfigError) as raised:
+        kube.connect(given, 10)
+    words = str(raised.value)
+    assert words.startswith(f"cannot reach a Kubernetes API by {given}: ")
+    assert ("there is no such file" in words) == ("missing" in name)
+    assert ".;" not in words
+
+
 def test_neither_pod_nor_kubeconfig_is_a_setting_to_correct(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     for path in ("", str(tmp_path / "missing")):
-        with pytest.raises(ConfigError, match="set kubeconfig"):
+        with pytest.raises(ConfigError, match="[^.]; .*set kubeconfig"):
             kube.connect(path, 10)

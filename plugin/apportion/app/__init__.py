@@ -8,6 +8,7 @@ import logging
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from apportion import __version__, kube, slices
 from apportion.app.gpus import Gpus
@@ -16,13 +17,13 @@ from apportion.cdi.store import CdiStore
 from apportion.config import Config
 from apportion.driver import DriverFinder
 from apportion.enforce import Enforcer, registry
-from apportion.errors import ConfigError, StateError, StorageError
+from apportion.errors import ConfigError, KubeError, StateError, StorageError
 from apportion.inventory.nvml import Nvml
 from apportion.inventory.scan import scan
 from apportion.kubelet import Kubelet, instance
 from apportion.ledger.store import Store, boot_id
 from apportion.metrics import Metrics, ShareSample
-from apportion.model import GpuUuid
+from apportion.model import ClaimRef, GpuUuid
 from apportion.prepare import Preparer
 from apportion.publisher import Publisher
 
@@ -65,7 +66,7 @@ class App:
         )
         self._preparer = Preparer(
             config=config,
-            fetch=self._kube.get_claim,
+            fetch=self._fetch,
             devices=self._gpus.devices,
             store=self._store,
             cdi=CdiStore(config.cdi_dir, config.driver_name),
@@ -173,6 +174,13 @@ class App:
 
     def _prove(self, uuid: GpuUuid) -> None:
         self._preparer.ready(uuid)
+
+    def _fetch(self, ref: ClaimRef) -> dict[str, Any]:
+        """Return the claim; the errors go to kubelet, which shows them and calls again."""
+        try:
+            return self._kube.get_claim(ref)
+        except KubeError as error:
+            raise type(error)(kube.hinted(error), error.status) from error
 
     def _wake(self) -> None:
         self._publisher.wake()

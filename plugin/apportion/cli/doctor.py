@@ -16,7 +16,7 @@ from pathlib import Path
 from apportion import config, driver, kube, names
 from apportion.config import Config
 from apportion.enforce import registry
-from apportion.errors import ApportionError, ConfigError, FatalError
+from apportion.errors import ApportionError, ConfigError, FatalError, KubeForbiddenError
 from apportion.inventory.nvml import Nvml
 from apportion.inventory.scan import scan
 from apportion.kubelet.instance import instance
@@ -187,7 +187,11 @@ def _running(node: _Node) -> str:
 def _api(node: _Node) -> str:
     settings = node.config
     node.api = kube.connect(settings.kubeconfig, settings.api_timeout_s)
-    found = node.api.list_slices(settings.driver_name, settings.node_name).items
+    try:
+        found = node.api.list_slices(settings.driver_name, settings.node_name).items
+    except KubeForbiddenError as error:
+        # Asked as the plugin asks, unlike `status --cluster`.
+        raise _TroubleError(kube.hinted(error)) from error
     node.slices = [dict(item) for item in found]
     return "resource.k8s.io/v1 answers"
 

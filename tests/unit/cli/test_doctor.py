@@ -13,6 +13,7 @@ from apportion import kube, slices
 from apportion.cli import doctor
 from apportion.config import Config
 from apportion.enforce.library import FILES
+from apportion.errors import KubeForbiddenError
 from apportion.model import Excluded, Inventory
 
 from tests.fakes import samples
@@ -159,6 +160,16 @@ def test_a_policy_that_the_api_server_dropped(settings: Config, healthy: _Api) -
 def test_nothing_published(settings: Config, healthy: _Api) -> None:
     healthy.bodies = ()
     assert "no slice of this node" in _text(doctor.examine(settings), "published")
+
+
+def test_missing_rights_are_the_service_accounts(
+    settings: Config, healthy: _Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_driver: str, _node: str) -> kube.SliceList:
+        raise KubeForbiddenError("GET slices: 403 no", 403)
+
+    monkeypatch.setattr(healthy, "list_slices", refuse)
+    assert "403 no; does the plugin's ServiceAcc" in _text(doctor.examine(settings), "API server")
 
 
 @pytest.mark.usefixtures("healthy")

@@ -190,6 +190,7 @@ def test_missing_rights_say_whose_to_use(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(KubeForbiddenError, match="administrator's kubeconfig") as caught:
         status.of_cluster(Config())
     assert caught.value.status == 403
+    assert "ServiceAccount" not in str(caught.value)
 
 
 def test_cards_come_from_nvml_and_a_complete_answer_is_success(

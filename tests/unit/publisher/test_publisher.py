@@ -255,7 +255,7 @@ def test_trouble_is_logged_once_and_its_end_once(
     assert 0 < waits[0] <= 0.5
     assert waits[4] > waits[0]
     assert scene.errors == 5
-    assert _messages(caplog, "WARNING") == ["slices cannot be published: away"]
+    assert _messages(caplog, "WARNING") == ["slices cannot be published: away; tried again later"]
     scene.settle()
     assert "slices cannot be published: all is well again" in _messages(caplog, "INFO")
 
@@ -265,7 +265,8 @@ def test_another_trouble_is_logged_again(scene: Scene, caplog: pytest.LogCapture
     scene.publisher.step()
     scene.publisher.step()
     assert len(_messages(caplog, "WARNING")) == 1
-    assert _messages(caplog, "ERROR") == ["slices cannot be published: no right"]
+    (error,) = _messages(caplog, "ERROR")
+    assert error.startswith("slices cannot be published: no right; does the plugin's ServiceAcc")
 
 
 def test_a_node_that_is_not_there_is_an_error_with_what_to_do(
@@ -347,7 +348,7 @@ def test_a_broken_watch_lists_again_and_says_so_once(
 ) -> None:
     broken = [Stream(error=KubeUnavailableError("cut", 0)) for _ in range(3)]
     _watch(scene, list(broken), lambda: scene.server.calls.count("list") == 4)
-    assert _messages(caplog, "WARNING") == ["slices cannot be watched: cut"]
+    assert _messages(caplog, "WARNING") == ["slices cannot be watched: cut; tried again later"]
 
 
 def test_stop_ends_a_watch_that_is_silent(scene: Scene) -> None:
