@@ -235,5 +235,5 @@ def test_neither_pod_nor_kubeconfig_is_a_setting_to_correct(
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     for path in ("", str(tmp_path / "missing")):
-        with pytest.raises(ConfigError, match="[^.]; .*set kubeconfig"):
+        with pytest.raises(ConfigError, match=r"[^.]; .*set kubeconfig"):
             kube.connect(path, 10)

@@ -175,10 +175,12 @@ def of_node(
         for record in records
         for share in record.shares
     ]
+    # The plugin may name devices by other settings than the command's; the present boot's go first.
+    named = {share.uuid: share.device for share in sorted(shares, key=lambda share: share.counts)}
     cards = [
         CardView(
             node=node,
-            device=device.name,
+            device=named.get(device.gpu.uuid, device.name),
             uuid=device.gpu.uuid,
             product=device.gpu.product_name,
             pci=device.gpu.pci_bus_id,
@@ -199,7 +201,7 @@ def of_node(
         f"share {key} belongs to no prepared claim; the plugin removes it once nothing uses it"
         for key in sorted(limits.keys() - known)
     ]
-    return View(driver, "node", _joined(cards, shares), tuple(problems))
+    return View(driver, "node", _joined(cards, shares), tuple(dict.fromkeys(problems)))
 
 
 def of_cluster(
@@ -228,15 +230,17 @@ def of_cluster(
         for share in shares
         if (share.node, share.device) not in have
     ]
-    return View(driver, "cluster", _joined(cards, shares), tuple(sorted(problems)))
+    return View(driver, "cluster", _joined(cards, shares), tuple(sorted(set(problems))))
 
 
 def _joined(cards: Iterable[CardView], shares: Iterable[ShareView]) -> tuple[CardView, ...]:
-    """Put each share to its card; cards that only a share knows come last."""
-    found = {(card.node, card.device): card for card in cards}
+    """Put each share to its card, by UUID where it is known; cards of shares alone come last."""
+    found = {(card.node, card.uuid or card.device): card for card in cards}
+    by_name = {(card.node, card.device): place for place, card in found.items()}
     by_card: dict[tuple[str, str], list[ShareView]] = {}
     for share in shares:
-        place = (share.node, share.device)
+        name = (share.node, share.device)
+        place = (share.node, share.uuid) if share.uuid else by_name.get(name, name)
         by_card.setdefault(place, []).append(share)
         found.setdefault(place, CardView(share.node, share.device, share.uuid))
     whole = [

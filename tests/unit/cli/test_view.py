@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from apportion import slices
@@ -10,6 +11,7 @@ from apportion.model import (
     Capacity,
     ClaimRef,
     ClaimUid,
+    DeviceName,
     Inventory,
     Share,
     ShareKey,
@@ -98,6 +100,47 @@ def test_a_share_without_limits_is_a_problem() -> None:
     assert shown.shares[0].state == view.NO_LIMITS
     (problem,) = shown.problems
     assert problem.startswith("team/a has no limits in force")
+
+
+def test_a_claim_with_two_shares_without_limits_is_one_problem() -> None:
+    a = _record("a")
+    two = (a.shares[0], replace(a.shares[0], key=ShareKey("uid-a-1"), request="other"))
+    shown = _node(replace(a, shares=two), allowances=())
+    assert [share.state for share in shown.shares] == [view.NO_LIMITS] * 2
+    assert len(shown.problems) == 1
+
+
+def _renamed(record: Record, name: str) -> Record:
+    share = replace(record.shares[0], device=DeviceName(name))
+    return replace(record, shares=(share,))
+
+
+def test_a_card_that_the_plugin_names_otherwise_is_shown_once_by_the_plugin_s_name() -> None:
+    shown = _node(_renamed(_record("a"), "gpu-0"))
+    assert [(c.device, c.product, len(c.shares)) for c in shown.cards] == [
+        ("gpu-0", "Tesla T4", 1),
+        ("gpu-0000-3c-00-0", "Tesla T4", 0),
+    ]
+
+
+def test_of_two_names_of_a_card_the_present_boot_s_is_shown() -> None:
+    old, new = _renamed(_record("a", boot="boot-1"), "gpu-9"), _renamed(_record("b"), "gpu-0")
+    for records in ((old, new), (new, old)):
+        card, _other = _node(*records).cards
+        assert (card.device, len(card.shares)) == ("gpu-0", 2)
+
+
+def test_two_cards_of_one_name_stay_two() -> None:
+    """The order of the cards has changed, and records know one by its old index."""
+    devices = tuple(
+        replace(device, name=DeviceName(f"gpu-{1 - index}"))
+        for index, device in enumerate(samples.devices().values())
+    )
+    shown = _node(_renamed(_record("a"), "gpu-0"), devices=devices)
+    assert [(card.uuid, len(card.shares)) for card in shown.cards] == [
+        (samples.gpu(0).uuid, 1),
+        (samples.gpu(1).uuid, 0),
+    ]
 
 
 def test_limits_without_a_claim_are_named() -> None:
