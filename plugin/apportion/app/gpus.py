@@ -84,15 +84,17 @@ class Gpus:
             if not self._others():
                 self._failures += 1
                 if self._failures == _PATIENCE:
-                    self._withdraw()
+                    self._withdraw(str(error))
             return False
         self._failures = 0
         self._trouble.end()
         self._accept(self._patience.settle(found))
         return True
 
-    def _withdraw(self) -> None:
-        _LOG.error("no GPU of this node is offered until that is mended; running shares stay")
+    def _withdraw(self, cause: str) -> None:
+        _LOG.error(
+            "no GPU of this node is offered until this is mended: %s; running shares stay", cause
+        )
         self._accept(Inventory(()))
 
     def _accept(self, inventory: Inventory) -> None:

@@ -115,7 +115,7 @@ def test_no_gpu_is_said_and_publishes_nothing(node: Node, caplog: pytest.LogCapt
     "error", [_AWAY, StorageError("disk full"), EnforcementError("self-test failed")]
 )
 def test_what_is_offered_stays_for_two_bad_scans_and_goes_with_the_third(
-    node: Node, error: ApportionError
+    node: Node, error: ApportionError, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.gpus.scan()
     node.error = error
@@ -126,6 +126,8 @@ def test_what_is_offered_stays_for_two_bad_scans_and_goes_with_the_third(
     node.gpus.scan()
     assert node.gpus.bodies(1) == []
     assert not node.gpus.usable
+    said = f"no GPU of this node is offered until this is mended: {error}; running shares stay"
+    assert [r.getMessage() for r in caplog.records if "offered until" in r.getMessage()] == [said]
     node.error = None
     assert node.gpus.scan()
     assert node.gpus.devices() == samples.devices(2)
