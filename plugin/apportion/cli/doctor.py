@@ -150,19 +150,25 @@ def _shim(node: _Node) -> str:
 
 def _folders(node: _Node) -> str:
     settings = node.config
-    folders = (
-        settings.plugin_dir,
-        settings.registry_dir,
-        settings.cdi_dir,
-        settings.driver_shares_dir,
-    )
-    for folder in folders:
-        there = _first_existing(folder)
-        if not os.access(there, os.W_OK | os.X_OK):
+    there = {
+        "plugins_dir": settings.plugin_dir,
+        "registry_dir": settings.registry_dir,
+        "cdi_dir": settings.cdi_dir,
+    }
+    for setting, folder in there.items():
+        if not folder.is_dir():
             raise _TroubleError(
-                f"{there} cannot be written; run as root, and mount it writable into the pod"
+                f"there is no folder {folder}; start the DaemonSet on this node, which makes it, "
+                f"mount it into the pod, or correct {setting}"
             )
-    return ", ".join(map(str, folders))
+    shares = settings.driver_shares_dir
+    for folder in (*there.values(), _first_existing(shares)):
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise _TroubleError(
+                f"{folder} cannot be written; run as root, and mount it writable into the pod"
+            )
+    later = "" if shares.exists() else " (made with the first share)"
+    return f"{', '.join(map(str, there.values()))}, {shares}{later}"
 
 
 def _first_existing(folder: Path) -> Path:

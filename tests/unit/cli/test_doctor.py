@@ -69,7 +69,8 @@ class _Api:
 def healthy(settings: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Api]:
     """The same node with all it needs; gives its API server."""
     libraries = settings.driver_root / "usr/lib/x86_64-linux-gnu"
-    for folder in (libraries, settings.driver_root / "dev", settings.shim_dir, settings.plugin_dir):
+    ours = (settings.plugin_dir, settings.registry_dir, settings.cdi_dir)
+    for folder in (libraries, settings.driver_root / "dev", settings.shim_dir, *ours):
         folder.mkdir(parents=True)
     for name in ("libcuda.so", "libnvidia-ml.so"):
         (libraries / f"{name}.580.159.04").touch()
@@ -107,7 +108,7 @@ def test_an_empty_node(settings: Config) -> None:
         "GPUs": "left out",
         "device nodes": "left out",
         "front libraries": "bad",
-        "folders": "good",
+        "folders": "bad",
         "plugin": "bad",
         "API server": "bad",
         "published": "left out",
@@ -160,6 +161,26 @@ def test_a_policy_that_the_api_server_dropped(settings: Config, healthy: _Api) -
 def test_nothing_published(settings: Config, healthy: _Api) -> None:
     healthy.bodies = ()
     assert "no slice of this node" in _text(doctor.examine(settings), "published")
+
+
+@pytest.mark.usefixtures("healthy")
+@pytest.mark.parametrize("setting", ["registry_dir", "cdi_dir"])
+def test_a_folder_that_is_not_there(settings: Config, setting: str) -> None:
+    getattr(settings, setting).rmdir()
+    findings = doctor.examine(settings)
+    assert _states(findings)["folders"] == "bad"
+    text = _text(findings, "folders")
+    assert f"there is no folder {getattr(settings, setting)}" in text
+    assert f"correct {setting}" in text
+
+
+@pytest.mark.usefixtures("healthy")
+def test_the_folder_of_shares_comes_with_the_first(settings: Config) -> None:
+    later = f"{settings.driver_shares_dir} (made with the first share)"
+    assert _text(doctor.examine(settings), "folders").endswith(later)
+    settings.driver_shares_dir.mkdir(parents=True)
+    text = _text(doctor.examine(settings), "folders")
+    assert text.endswith(str(settings.driver_shares_dir))
 
 
 def test_missing_rights_are_the_service_accounts(
