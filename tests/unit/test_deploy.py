@@ -226,6 +226,12 @@ def test_probes_ask_the_health_address(daemonset: Path) -> None:
     assert container["ports"] == [{"name": "health", "containerPort": port}]
 
 
+@pytest.mark.parametrize("daemonset", [param.values[0] for param in DAEMONSETS])
+def test_the_pod_s_status_says_why_the_plugin_ended(daemonset: Path) -> None:
+    container = _container(_one("DaemonSet", daemonset))
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
 def test_the_daemonset_updates_without_a_gap() -> None:
     spec = _one("DaemonSet", BASE / "daemonset.yaml")["spec"]
     assert spec["updateStrategy"] == {
