@@ -165,8 +165,8 @@ def _read_files(settings: Config, found: _Readings) -> None:
     if not files.listing(settings.plugin_dir):
         found.failures.append(
             f"no plugin has run here: there is no {settings.plugin_dir}. Ask the plugin of a node, "
-            "kubectl exec -n apportion-system ds/apportion-plugin -- apportion status; or the "
-            "cluster, with --cluster; or set --driver-name"
+            "kubectl exec -n apportion-system <its pod> -- apportion status; or the cluster, with "
+            "--cluster; or set --driver-name"
         )
         return
     enforcer = registry.make(settings)
