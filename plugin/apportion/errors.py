@@ -47,7 +47,7 @@ class KubeError(ApportionError):
 
 
 class KubeUnavailableError(KubeError, RetryableError):
-    """The API server did not answer, or answered 408, 429 or 5xx."""
+    """The API server did not answer, or with 408, 429, 5xx, a 404 not its own, or nonsense."""
 
 
 class KubeConflictError(KubeError, RetryableError):
@@ -59,7 +59,7 @@ class KubeExpiredError(KubeError, RetryableError):
 
 
 class KubeNotFoundError(KubeError, FatalError):
-    """404: the object does not exist."""
+    """404, and the API server itself says that it does not have this object."""
 
 
 class KubeForbiddenError(KubeError, FatalError):

@@ -57,6 +57,7 @@ _OK = range(200, 300)
 _BY_STATUS: Mapping[int, type[KubeError]] = {
     401: KubeForbiddenError,
     403: KubeForbiddenError,
+    # If the API server itself says it of the object; see `_is_missing`.
     404: KubeNotFoundError,
     408: KubeUnavailableError,
     409: KubeConflictError,
@@ -266,7 +267,12 @@ class Kube:
             answer = self._api.call_api(*request, _request_timeout=timeout or self._timeout)
             response: urllib3.BaseHTTPResponse = answer.response
             if response.status not in _OK:
-                raise _error(what, response.status, response.data)
+                error = _error(what, response.status, response.data)
+                if isinstance(error, KubeNotFoundError) and not _is_missing(
+                    response.data, path, parts
+                ):
+                    raise _no_answer(error)
+                raise error
             return response
 
 
@@ -317,7 +323,9 @@ def _event(line: bytes) -> tuple[str, dict[str, Any]]:
     found = event.get("object") or {}
     if event.get("type") == "ERROR":
         code = found.get("code")
-        raise _error("watch", code if isinstance(code, int) else _FAILED, line)
+        error = _error("watch", code if isinstance(code, int) else _FAILED, line)
+        # What is watched is no object that could be missing.
+        raise _no_answer(error) if isinstance(error, KubeNotFoundError) else error
     return str(event.get("type")), found
 
 
@@ -337,10 +345,36 @@ def _error(what: str, status: int, data: bytes) -> KubeError:
         found = json.loads(data)
         # A watch has its Status one level deeper.
         message = str(found.get("object", found)["message"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         message = data[:200].decode(errors="replace")
     kind = error_type(status)
     return kind(f"{what}: {status} {message}", status)
+
+
+def _is_missing(data: bytes, path: str, parts: Mapping[str, str] | None) -> bool:
+    """Return whether a 404 is the API server's own word that it does not have this very object.
+
+    A proxy says 404 too, and so does an API server that no longer serves the group. Source:
+    NewNotFound in k8s.io/apimachinery/pkg/api/errors.
+    """
+    resource, _, named = path.rpartition("/")
+    try:
+        status = json.loads(data)
+        details = status["details"]
+        return (
+            named == "{name}"
+            and (status["kind"], status["reason"]) == ("Status", "NotFound")
+            and details["kind"] == resource.rpartition("/")[2]
+            and details["name"] == (parts or {})["name"]
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _no_answer(error: KubeError) -> KubeError:
+    """Return a 404 that says nothing of an object as an API server that is not there."""
+    text = f"{error} (from a proxy, or {_RESOURCE} is not served)"
+    return KubeUnavailableError(text, error.status)
 
 
 @contextlib.contextmanager

@@ -101,18 +101,66 @@ def test_an_answer_that_is_no_object_is_not_available(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b'{"kind": "Status", "message": "claims \\"c\\" not found"}', 'claims "c" not found'),
+        (b'{"kind": "Status", "message": "claims \\"c\\" not valid"}', 'claims "c" not valid'),
         (b"<html>proxy</html>", "<html>proxy</html>"),
         (b'["list"]', '["list"]'),
+        (b"[" * 100_000, "[" * 200),
         (b"x" * 9999, "x" * 200),
     ],
 )
 def test_the_message_is_the_servers_own(data: bytes, said: str) -> None:
-    with pytest.raises(KubeNotFoundError) as raised:
-        _kube(Answer(404, data)).get_claim(_REF)
+    with pytest.raises(KubeInvalidError) as raised:
+        _kube(Answer(422, data)).get_claim(_REF)
     path = "GET /apis/resource.k8s.io/v1/namespaces/n/resourceclaims/c"
-    assert str(raised.value) == f"{path}: 404 {said}"
+    assert str(raised.value) == f"{path}: 422 {said}"
+    assert raised.value.status == 422
+
+
+MISSING: dict[str, Any] = {
+    "kind": "Status",
+    "message": "there is no claim",
+    "reason": "NotFound",
+    "details": {"name": "c", "group": "resource.k8s.io", "kind": "resourceclaims"},
+    "code": 404,
+}
+
+
+def test_what_the_api_server_itself_does_not_have_is_not_found() -> None:
+    with pytest.raises(KubeNotFoundError, match="there is no claim") as raised:
+        _kube(Answer(404, json.dumps(MISSING).encode())).get_claim(_REF)
     assert raised.value.status == 404
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        MISSING | {"kind": "Proxy"},
+        MISSING | {"reason": ""},
+        MISSING | {"details": {}},
+        MISSING | {"details": None},
+        MISSING | {"details": MISSING["details"] | {"name": "other"}},
+        MISSING | {"details": MISSING["details"] | {"kind": "pods"}},
+        {"kind": "Status", "message": "the server could not find the requested resource"},
+        [],
+        "404 page not found",
+    ],
+    ids=str,
+)
+def test_a_404_that_says_nothing_of_the_object_is_not_its_end(said: object) -> None:
+    with pytest.raises(KubeUnavailableError, match=": 404 ") as raised:
+        _kube(Answer(404, json.dumps(said).encode())).get_claim(_REF)
+    assert raised.value.status == 404
+
+
+@pytest.mark.parametrize("data", [b"404 page not found", b"", b"[" * 100_000])
+def test_a_404_that_is_no_json_is_not_its_end(data: bytes) -> None:
+    with pytest.raises(KubeUnavailableError):
+        _kube(Answer(404, data)).get_claim(_REF)
+
+
+def test_a_list_cannot_be_missing() -> None:
+    with pytest.raises(KubeUnavailableError, match="not served"):
+        _kube(Answer(404, json.dumps(MISSING).encode())).list_claims()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +169,8 @@ def test_the_message_is_the_servers_own(data: bytes, said: str) -> None:
         (Answer(403), "; does the plugin's ServiceAccount have the rights in deploy/base?"),
         (Answer(503), "; tried again later"),
         (Answer(error=TimeoutError("slow")), "; tried again later"),
-        (Answer(404), ""),
+        (Answer(404), "; tried again later"),
+        (Answer(409), ""),
     ],
 )
 def test_only_the_plugin_is_told_of_its_rights_and_of_the_next_try(
@@ -179,7 +228,12 @@ def test_events_are_lines_however_they_are_cut() -> None:
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(410, KubeExpiredError), (500, KubeUnavailableError), ("x", KubeUnavailableError)],
+    [
+        (404, KubeUnavailableError),
+        (410, KubeExpiredError),
+        (500, KubeUnavailableError),
+        ("x", KubeUnavailableError),
+    ],
 )
 def test_an_error_event_is_raised_as_its_status(code: object, kind: type[KubeError]) -> None:
     event = {"type": "ERROR", "object": {"code": code, "message": "too old"}}
