@@ -8,7 +8,6 @@ No limit of requests on our side: who calls too often has to wait by itself (`Ba
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ import urllib3
 import yaml
 from kubernetes import client, config
 
-from apportion import __version__
+from apportion import __version__, answers
 from apportion.errors import (
     ConfigError,
     KubeConflictError,
@@ -43,6 +42,10 @@ _NODE = "/api/v1/nodes/{name}"
 _CONNECTIONS = 16
 _CONNECT_S = 5
 _PAGE = 500
+# Half a million objects, which is more than an API server can hold.
+_PAGES = 1000
+# An object is at most 1.5 MiB in etcd, and a few times that in JSON.
+_LINE = 16 << 20
 
 _WATCH_S = 240
 # The server sends a bookmark each minute: a connection that is silent for longer is dead.
@@ -57,7 +60,7 @@ _OK = range(200, 300)
 _BY_STATUS: Mapping[int, type[KubeError]] = {
     401: KubeForbiddenError,
     403: KubeForbiddenError,
-    # If the API server itself says it of the object; see `_is_missing`.
+    # If the API server itself says it of the object; see `answers.is_missing`.
     404: KubeNotFoundError,
     408: KubeUnavailableError,
     409: KubeConflictError,
@@ -151,6 +154,8 @@ class Watch:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     yield _event(line)
+                if len(rest) > _LINE:
+                    raise KubeUnavailableError("the API server's watch has a line without an end")
 
     def close(self) -> None:
         """End the iteration soon, or at once if it begins later; that closes the connection."""
@@ -169,15 +174,16 @@ class Kube:
 
     def get_claim(self, ref: ClaimRef) -> dict[str, Any]:
         """Return the ResourceClaim with this namespace and name, whatever its UID."""
-        return self._json("GET", _CLAIM, {"namespace": ref.namespace, "name": ref.name})
+        parts = {"namespace": ref.namespace, "name": ref.name}
+        return self._json("GET", _CLAIM, parts, check=answers.check_claim)
 
     def list_claims(self) -> list[dict[str, Any]]:
         """Return the ResourceClaims of all namespaces."""
-        return list(self._list(f"{_RESOURCE}/resourceclaims", {}).items)
+        return list(self._list(f"{_RESOURCE}/resourceclaims", {}, answers.check_claim).items)
 
     def list_slices(self, driver: str, node: str = "") -> SliceList:
         """Return the driver's slices of one node, or of all nodes; never from a cache."""
-        return self._list(_SLICES, _selector(driver, node))
+        return self._list(_SLICES, _selector(driver, node), answers.check_slice)
 
     def watch_slices(self, driver: str, node: str, version: str) -> Watch:
         """Watch the driver's slices of one node from `version` on, for some minutes."""
@@ -194,38 +200,38 @@ class Kube:
 
     def create_slice(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create a slice; return it as the server stored it."""
-        return self._json("POST", _SLICES, body=body)
+        return self._json("POST", _SLICES, check=answers.check_slice, body=body)
 
     def update_slice(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace a slice at its resource version; return it as the server stored it."""
         path = {"name": body["metadata"]["name"]}
-        return self._json("PUT", _SLICES + "/{name}", path, body=body)
+        return self._json("PUT", _SLICES + "/{name}", path, check=answers.check_slice, body=body)
 
     def delete_slice(self, found: Mapping[str, Any]) -> None:
         """Delete this slice as it was found: not a changed one, nor another of that name."""
         meta = found["metadata"]
         conditions = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": conditions}
-        self._json("DELETE", _SLICES + "/{name}", {"name": meta["name"]}, body=body)
+        self._read("DELETE", _SLICES + "/{name}", {"name": meta["name"]}, body=body)
 
     def get_node(self, name: str) -> dict[str, Any]:
         """Return the Node."""
-        return self._json("GET", _NODE, {"name": name})
+        return self._json("GET", _NODE, {"name": name}, check=answers.check_node)
 
-    def _list(self, path: str, query: dict[str, str]) -> SliceList:
+    def _list(self, path: str, query: dict[str, str], check: answers.Check) -> SliceList:
         items: list[dict[str, Any]] = []
-        more = ""
-        while True:
-            page = self._json(
-                "GET",
-                path,
-                query=query | {"limit": str(_PAGE)} | ({"continue": more} if more else {}),
-            )
-            items += page.get("items") or []
-            meta = page.get("metadata") or {}
-            more = meta.get("continue") or ""
+        what, more = f"GET {path}", ""
+        for _ in range(_PAGES):
+            asked = query | {"limit": str(_PAGE)} | ({"continue": more} if more else {})
+            data = self._read("GET", path, query=asked)
+            before = more
+            found, more, version = answers.page(what, data, check)
+            items += found
             if not more:
-                return SliceList(tuple(items), str(meta.get("resourceVersion", "")))
+                return SliceList(tuple(items), version)
+            if more == before:
+                break
+        raise KubeUnavailableError(f"the API server answered nonsense to {what}: it has no end")
 
     def _json(
         self,
@@ -233,12 +239,29 @@ class Kube:
         path: str,
         parts: Mapping[str, str] | None = None,
         *,
-        query: Mapping[str, str] | None = None,
+        check: answers.Check,
         body: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
+        data = self._read(method, path, parts, body=body)
+        what = f"{method} {path.format(**parts or {})}"
+        found = answers.decoded(what, data)
+        check(what, found)
+        answers.check_is(what, found, parts or {})
+        return found
+
+    def _read(
+        self,
+        method: str,
+        path: str,
+        parts: Mapping[str, str] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """Return an answer's whole body, which also gives its connection back."""
         response = self._call(method, path, parts, query=query, body=body)
         with _broken(f"{method} {path}"):
-            return _object(response.data)
+            return response.data
 
     def _call(
         self,
@@ -268,8 +291,8 @@ class Kube:
             response: urllib3.BaseHTTPResponse = answer.response
             if response.status not in _OK:
                 error = _error(what, response.status, response.data)
-                if isinstance(error, KubeNotFoundError) and not _is_missing(
-                    response.data, path, parts
+                if isinstance(error, KubeNotFoundError) and not answers.is_missing(
+                    response.data, path.split("/")[-2], (parts or {}).get("name", "")
                 ):
                     raise _no_answer(error)
                 raise error
@@ -319,56 +342,18 @@ def _selector(driver: str, node: str) -> dict[str, str]:
 
 
 def _event(line: bytes) -> tuple[str, dict[str, Any]]:
-    event = _object(line)
-    found = event.get("object") or {}
-    if event.get("type") == "ERROR":
+    kind, found = answers.event("watch", line)
+    if kind == "ERROR":
         code = found.get("code")
         error = _error("watch", code if isinstance(code, int) else _FAILED, line)
         # What is watched is no object that could be missing.
         raise _no_answer(error) if isinstance(error, KubeNotFoundError) else error
-    return str(event.get("type")), found
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(data)
-    except ValueError as error:
-        raise KubeUnavailableError(f"the API server's answer is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise KubeUnavailableError("the API server's answer is no JSON object")
-    return found
+    return kind, found
 
 
 def _error(what: str, status: int, data: bytes) -> KubeError:
     """Return the error for an answer; the message is the server's own where there is one."""
-    try:
-        found = json.loads(data)
-        # A watch has its Status one level deeper.
-        message = str(found.get("object", found)["message"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        message = data[:200].decode(errors="replace")
-    kind = error_type(status)
-    return kind(f"{what}: {status} {message}", status)
-
-
-def _is_missing(data: bytes, path: str, parts: Mapping[str, str] | None) -> bool:
-    """Return whether a 404 is the API server's own word that it does not have this very object.
-
-    A proxy says 404 too, and so does an API server that no longer serves the group. Source:
-    NewNotFound in k8s.io/apimachinery/pkg/api/errors.
-    """
-    resource, _, named = path.rpartition("/")
-    try:
-        status = json.loads(data)
-        details = status["details"]
-        return (
-            named == "{name}"
-            and (status["kind"], status["reason"]) == ("Status", "NotFound")
-            and details["kind"] == resource.rpartition("/")[2]
-            and details["name"] == (parts or {})["name"]
-        )
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return False
+    return error_type(status)(f"{what}: {status} {answers.message(data)}", status)
 
 
 def _no_answer(error: KubeError) -> KubeError:
@@ -384,6 +369,9 @@ def _broken(what: str) -> Iterator[None]:
         yield
     except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
         raise KubeUnavailableError(f"{what}: the API server does not answer: {error}") from error
+    except RecursionError as error:
+        # An object that was read well can still be too deep to be written.
+        raise KubeUnavailableError(f"{what}: too deep: {error}") from error
     except (config.ConfigException, ValueError) as error:
         # The ServiceAccount's token is read again now and then, and may be no token just then.
         raise KubeUnavailableError(f"{what}: no usable credentials: {error}") from error
