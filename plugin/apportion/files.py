@@ -12,6 +12,8 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,7 @@ _ADVICE = {
     errno.EPERM: "the plugin must run as root; check for immutable files and labels",
     errno.ENOENT: "the folder does not exist: mount it into the plugin's pod",
     errno.ENOTDIR: "a part of the path is not a folder",
+    errno.ELOOP: "it is a loop of links: remove it",
     errno.EIO: "the disk fails: look at the kernel's log",
     errno.EMFILE: "raise the limit of open files",
     errno.ENFILE: "raise the node's limit of open files",
@@ -137,18 +140,48 @@ def remove(target: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
+        # A read-only file system refuses before it looks.
+        if not os.path.lexists(target):
+            return False
+        raise storage_error("remove", target, error) from error
+    return True
+
+
+def remove_whatever(target: Path) -> bool:
+    """Remove what has this name, a folder with all in it; return whether it was there.
+
+    A link goes itself, never what it leads to. Raises StorageError.
+    """
+    if not target.is_dir() or target.is_symlink():
+        return remove(target)
+    try:
+        shutil.rmtree(target)
+    except OSError as error:
         raise storage_error("remove", target, error) from error
     return True
 
 
 def read(path: Path) -> bytes | None:
-    """Return the content of a file, None where it does not exist. Raises StorageError."""
+    """Return the content of a file, None where it does not exist; never waits for anybody.
+
+    Raises:
+        StorageError: it cannot be read, or is no regular file: a pipe would hold its reader.
+    """
     try:
-        return path.read_bytes()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise storage_error("read", path, error) from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise StorageError(f"cannot read {path}: it is no regular file; remove it")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read()
+    except OSError as error:
+        raise storage_error("read", path, error) from error
+    finally:
+        os.close(fd)
 
 
 def listing(folder: Path) -> list[str]:

@@ -11,7 +11,14 @@ from apportion import claims, names
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
 from apportion.enforce import Enforcer
-from apportion.errors import ApportionError, ClaimError, KubeError, KubeNotFoundError, StateError
+from apportion.errors import (
+    ApportionError,
+    ClaimError,
+    KubeError,
+    KubeNotFoundError,
+    StateError,
+    StorageError,
+)
 from apportion.ledger.schema import Record, State
 from apportion.ledger.store import Store
 from apportion.model import ClaimRef, ClaimUid, DeviceName, ShareKey
@@ -54,8 +61,8 @@ class Sweeper:
         """
         try:
             record = self._store.get(uid)
-        except StateError:
-            # Of a newer plugin: the names of its folders say enough to remove them.
+        except (StateError, StorageError):
+            # Of a newer plugin or unreadable: the names of its folders say enough to remove them.
             record = None
         if record is not None:
             keys = tuple(share.key for share in record.shares)

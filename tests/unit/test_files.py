@@ -130,3 +130,44 @@ def test_errors_of_all_calls_name_the_path(tmp_path: Path) -> None:
     ):
         with pytest.raises(StorageError, match=str(tmp_path)):
             call()
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    odd = tmp_path / "odd"
+    if kind == "folder":
+        odd.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(odd)
+    else:
+        odd.symlink_to("odd")
+    with pytest.raises(StorageError, match=f"cannot read {odd}: .*remove it"):
+        files.read(odd)
+
+
+def test_whatever_has_the_name_goes_and_never_what_a_link_leads_to(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    (kept / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(kept)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "folder/below").mkdir(parents=True)
+    (tmp_path / "folder/link").symlink_to(kept)
+    (tmp_path / "file").touch()
+    for name in ("link", "loop", "folder", "file"):
+        assert files.remove_whatever(tmp_path / name)
+        assert not files.remove_whatever(tmp_path / name)
+    assert names(tmp_path) == ["kept"]
+    assert names(kept) == ["below"]
+
+
+def test_what_is_not_there_is_removed_on_a_read_only_file_system_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_self: Path) -> None:
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert files.remove(tmp_path / "none") is False
+    (tmp_path / "there").touch()
+    with pytest.raises(StorageError, match="read-only"):
+        files.remove(tmp_path / "there")

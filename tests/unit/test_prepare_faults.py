@@ -124,7 +124,7 @@ def test_an_undo_that_fails_is_reported_and_the_others_happen(
 
 @pytest.mark.parametrize(
     ("part", "call"),
-    [("cdi", "remove_claim"), ("enforcer", "remove"), ("store", "remove"), ("store", "get")],
+    [("cdi", "remove_claim"), ("enforcer", "remove"), ("store", "remove")],
 )
 def test_an_unprepare_that_fails_says_why_keeps_the_record_and_works_the_next_time(
     world: World, part: str, call: str
@@ -205,6 +205,39 @@ def test_a_record_of_a_newer_plugin_is_not_prepared_over_and_can_be_unprepared(
     assert "run the newer plugin" in outcome.error
     assert world.state() == kept
     assert world.restarted().preparer().unprepare(ref()) == FORGOTTEN
+    assert world.state() == before
+
+
+def test_a_record_that_cannot_be_read_holds_up_no_other_claim_and_no_unprepare(
+    world: World,
+) -> None:
+    world.preparer().ready(UUIDS[0])
+    before = world.state()
+    world.prepared("c")
+    world.record_path("c").unlink()
+    world.record_path("c").mkdir()
+    world.record_path("odd").symlink_to("uid-odd.json")
+    after = world.restarted()
+    assert after.prepared("d").error == ""
+    assert after.store.held(UUIDS[0]).memory == 8 << 30
+    for name in ("c", "d", "odd"):
+        assert after.preparer().unprepare(ref(name)) == FORGOTTEN
+    assert world.state() == before
+
+
+@pytest.mark.parametrize("call", ["unprepare", "prepare"])
+def test_a_disk_that_does_not_give_the_record_holds_up_its_prepare_alone(
+    world: World, call: str
+) -> None:
+    world.preparer().ready(UUIDS[0])
+    before = world.state()
+    world.prepared("c", result(0), result(0))
+    failing = world.preparer(**faulty(world, "store", "get", after=False, nth=1))
+    if call == "prepare":
+        assert "get failed" in failing.prepare(ref()).error
+        assert world.preparer().prepare(ref()).error == ""
+        failing = world.preparer(**faulty(world, "store", "get", after=False, nth=1))
+    assert failing.unprepare(ref()) == FORGOTTEN
     assert world.state() == before
 
 

@@ -6,8 +6,8 @@ is the one this process wrote or read last; another plugin (two overlap in a rol
 the token with every change of its own, and then the folder is read again.
 
 What counts against a GPU is what is enforced. A record of this boot counts with its shares. Where
-a record is damaged, too new or gone, the limits files of the claim's share folders count in its
-place: they are what its containers can take, and where there are none the front libraries give
+a record is damaged, unreadable, too new or gone, the limits files of the claim's folders count in
+its place: they are what its containers can take, and where there are none the front libraries give
 nothing.
 """
 
@@ -77,6 +77,7 @@ class Store:
         self._allowances = allowances
         self._account = account.Account()
         self._token = b""
+        self._unread: dict[ClaimUid, str] = {}
 
     def claim_lock(self, uid: ClaimUid, *, wait: bool = True) -> AbstractContextManager[bool]:
         """Hold the claim against other threads and other plugins; gives whether it is held.
@@ -93,7 +94,7 @@ class Store:
     def get(self, uid: ClaimUid) -> Record | None:
         """Return the claim's record, of whatever boot; call it with the claim's lock held.
 
-        A damaged file is renamed to `….damaged`, reported, and no record.
+        A damaged one, a folder of its name too, is renamed to `….damaged`, reported, and no record.
 
         Raises:
             NewerVersionError: the file was written by a newer plugin; it is left alone.
@@ -107,6 +108,8 @@ class Store:
         except StateError as error:
             aside = path.with_name(uid + _DAMAGED)
             try:
+                if aside.is_dir():
+                    files.remove_whatever(aside)
                 path.replace(aside)
             except OSError as failed:
                 raise files.storage_error("move aside", path, failed) from failed
@@ -171,27 +174,22 @@ class Store:
         """Forget the claim; unknown is success. Raises StorageError."""
         with self._locked() as sums:
             self._renew_token()
-            found = [files.remove(self._claims / (uid + suffix)) for suffix in (_SUFFIX, _DAMAGED)]
+            paths = [self._claims / (uid + suffix) for suffix in (_SUFFIX, _DAMAGED)]
+            found = [files.remove_whatever(path) for path in paths]
             sums.drop(uid)
         if any(found):
             files.sync_folder(self._claims)
 
     def knows(self, uid: ClaimUid) -> bool:
         """Return whether there is a file of the claim, readable or not, or an amount counted."""
-        if any((self._claims / (uid + suffix)).exists() for suffix in (_SUFFIX, _DAMAGED)):
+        if any(os.path.lexists(self._claims / (uid + suffix)) for suffix in (_SUFFIX, _DAMAGED)):
             return True
         with self._locked() as sums:
             return bool(sums.holds(uid))
 
     def records(self) -> tuple[Record, ...]:
         """Return all readable records, of other boots too, by UID; changes nothing."""
-        found = []
-        for uid in sorted(self.uids()):
-            with contextlib.suppress(StateError):
-                record = self._read(uid)
-                if record is not None:
-                    found.append(record)
-        return tuple(found)
+        return self._all()[0]
 
     def uids(self) -> frozenset[ClaimUid]:
         """Return all claims with a file here, readable or not. Raises StorageError."""
@@ -211,12 +209,15 @@ class Store:
 
     def named_aside(self, uid: ClaimUid) -> ClaimRef | None:
         """Return which claim it is by what was moved aside, None where that is not known."""
-        ref = schema.claim_of(files.read(self._claims / (uid + _DAMAGED)) or b"")
+        try:
+            ref = schema.claim_of(files.read(self._claims / (uid + _DAMAGED)) or b"")
+        except StorageError:
+            return None
         return ref if ref is not None and ref.uid == uid else None
 
     def remove_aside(self, uid: ClaimUid) -> None:
         """Remove what was moved aside, the claim's good record not. Raises StorageError."""
-        files.remove(self._claims / (uid + _DAMAGED))
+        files.remove_whatever(self._claims / (uid + _DAMAGED))
 
     def held(self, uuid: GpuUuid) -> Capacity:
         """Return what all claims of this boot hold of a GPU. Raises StorageError."""
@@ -232,13 +233,34 @@ class Store:
 
     def _read(self, uid: ClaimUid) -> Record | None:
         path = self._path(uid)
-        data = files.read(path)
+        try:
+            data = files.read(path)
+        except StorageError as error:
+            if os.path.lexists(path) and not os.path.isfile(path):  # noqa: PTH113 - raises nothing
+                raise StateError(f"{path} is damaged: {error}") from error
+            raise
         if data is None:
             return None
         record = schema.load(data, str(path))
         if record.ref.uid != uid:
             raise StateError(f"{path} is damaged: it is about claim UID {record.ref.uid}")
         return record
+
+    def _all(self) -> tuple[tuple[Record, ...], dict[ClaimUid, str]]:
+        """Return the records, and why others cannot be read though nothing is known of damage."""
+        found: list[Record] = []
+        unread: dict[ClaimUid, str] = {}
+        for uid in sorted(self.uids()):
+            try:
+                record = self._read(uid)
+            except StateError:
+                continue
+            except StorageError as error:
+                unread[uid] = str(error)
+                continue
+            if record is not None:
+                found.append(record)
+        return tuple(found), unread
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[account.Account]:
@@ -266,7 +288,16 @@ class Store:
 
     def _counted(self) -> account.Account:
         sums = account.Account()
-        records = [record for record in self.records() if record.boot == self.boot]
+        readable, unread = self._all()
+        for uid, why in unread.items():
+            if uid not in self._unread:
+                _LOG.error(
+                    "%s; the claim counts with its share folders until it can be read",
+                    why,
+                    extra={"uid": uid},
+                )
+        self._unread = unread
+        records = [record for record in readable if record.boot == self.boot]
         for record in records:
             sums.put(record.ref.uid, str(record.ref), account.of_shares(record.shares))
         known = {record.ref.uid for record in records}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -222,6 +223,83 @@ def test_a_damaged_record_that_cannot_be_moved_is_an_error(
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(StorageError, match="cannot move aside"):
         claims.get(ClaimUid("uid-a"))
+
+
+def folder(path: Path) -> None:
+    path.mkdir(parents=True)
+    (path / "in it").touch()
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+ODD_FILES: dict[str, Callable[[Path], None]] = {"folder": folder, "loop": loop, "pipe": os.mkfifo}
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_what_is_no_file_is_a_damaged_record_of_its_claim_alone(
+    claims: Store, tmp_path: Path, kind: str
+) -> None:
+    good = complete(claims, resolved("a"))
+    for name in ("bad", "worse"):
+        ODD_FILES[kind](path_of(tmp_path, name))
+    after = Store(tmp_path, "boot-1", lambda: [allowance("bad", 100)])
+    assert after.records() == (good,)
+    assert after.held(GPU).memory == 500
+    complete(after, resolved("c"))
+    assert after.get(ClaimUid("uid-bad")) is None
+    assert names(tmp_path / "claims") == [
+        "uid-a.json",
+        "uid-bad.json.damaged",
+        "uid-c.json",
+        "uid-worse.json",
+    ]
+    assert after.named_aside(ClaimUid("uid-bad")) is None
+    complete(after, resolved("bad", memory=100))
+    ODD_FILES[kind](path_of(tmp_path, "bad").with_name("uid-x.json"))
+    for uid in map(ClaimUid, ("uid-bad", "uid-worse", "uid-x")):
+        assert after.knows(uid)
+        after.remove(uid)
+        assert not after.knows(uid)
+    assert names(tmp_path / "claims") == ["uid-a.json", "uid-c.json"]
+
+
+def test_what_was_moved_aside_makes_room_for_what_is_now(claims: Store, tmp_path: Path) -> None:
+    folder(tmp_path / "claims/uid-a.json.damaged")
+    path_of(tmp_path, "a").write_bytes(b"{")
+    assert claims.get(ClaimUid("uid-a")) is None
+    assert (tmp_path / "claims/uid-a.json.damaged").read_bytes() == b"{"
+
+
+def test_a_record_that_cannot_be_read_affects_no_other_claim_and_is_reported_once(
+    claims: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    good = complete(claims, resolved("a", memory=100))
+    bad = complete(claims, resolved("bad", memory=100))
+    real = files.read
+
+    def read(path: Path) -> bytes | None:
+        if path == path_of(tmp_path, "bad"):
+            raise files.storage_error("read", path, OSError(errno.EIO, "broken"))
+        return real(path)
+
+    monkeypatch.setattr(files, "read", read)
+    after = Store(tmp_path, "boot-1", lambda: [allowance("a", 1), allowance("bad", 700)])
+    for _ in range(2):
+        (tmp_path / "lock").write_bytes(os.urandom(16))
+        assert after.held(GPU).memory == 800
+    assert after.records() == (good,)
+    assert [r.levelno for r in caplog.records] == [logging.ERROR]
+    assert "disk fails" in caplog.text
+    with pytest.raises(StorageError):
+        after.get(bad.ref.uid)
+    assert path_of(tmp_path, "bad").exists()
+    after.remove(bad.ref.uid)
+    assert names(tmp_path / "claims") == ["uid-a.json"]
 
 
 def test_a_failed_publication_leaves_nothing_and_counts_for_nothing(
