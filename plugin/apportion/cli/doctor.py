@@ -20,6 +20,7 @@ from apportion.errors import ApportionError, ConfigError, FatalError, KubeForbid
 from apportion.inventory.nvml import Nvml
 from apportion.inventory.scan import scan
 from apportion.kubelet.instance import instance
+from apportion.ledger.store import Store
 from apportion.model import DriverFiles, Inventory
 
 _FAILED = 1
@@ -171,6 +172,20 @@ def _folders(node: _Node) -> str:
     return f"{', '.join(map(str, there.values()))}, {shares}{later}"
 
 
+def _claims(node: _Node) -> str:
+    # Of whatever boot, and nothing is added up: only whether they can be read.
+    store = Store(node.config.plugin_dir, "", tuple)
+    readable = {record.ref.uid for record in store.records()}
+    unread = ", ".join(sorted(store.uids() - readable))
+    if unread:
+        raise _TroubleError(
+            f"records in {node.config.plugin_dir}/claims that cannot be read: {unread}; each "
+            "counts by its share folders and goes once the pods of its claim are deleted; the "
+            "plugin's log says what is wrong with it"
+        )
+    return f"{len(readable)} recorded"
+
+
 def _first_existing(folder: Path) -> Path:
     """Return the folder, or the nearest parent that exists: the plugin makes the rest."""
     while not os.path.lexists(folder) and folder != folder.parent:
@@ -242,6 +257,7 @@ CHECKS: tuple[Check, ...] = (
     Check("device nodes", _device_nodes, ("driver files", "GPUs")),
     Check("front libraries", _shim),
     Check("folders", _folders),
+    Check("claims", _claims, ("folders",)),
     Check("plugin", _running),
     Check("API server", _api),
     Check("published", _published, ("API server",)),

@@ -109,6 +109,7 @@ def test_an_empty_node(settings: Config) -> None:
         "device nodes": "left out",
         "front libraries": "bad",
         "folders": "bad",
+        "claims": "left out",
         "plugin": "bad",
         "API server": "bad",
         "published": "left out",
@@ -198,6 +199,16 @@ def test_a_folder_that_cannot_be_written(settings: Config, monkeypatch: pytest.M
     monkeypatch.setattr(os, "access", lambda path, _mode: path != settings.plugin_dir)
     findings = doctor.examine(settings)
     assert f"{settings.plugin_dir} cannot be written" in _text(findings, "folders")
+
+
+@pytest.mark.usefixtures("healthy")
+def test_a_record_that_cannot_be_read(settings: Config) -> None:
+    assert _text(doctor.examine(settings), "claims") == "0 recorded"
+    (settings.plugin_dir / "claims/uid-odd.json").mkdir(parents=True)
+    os.mkfifo(settings.plugin_dir / "claims/uid-pipe.json")
+    findings = doctor.examine(settings)
+    assert _states(findings)["claims"] == "bad"
+    assert "cannot be read: uid-odd, uid-pipe; " in _text(findings, "claims")
 
 
 def test_text_and_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
