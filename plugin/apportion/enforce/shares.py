@@ -6,8 +6,10 @@ folder counts only until the next boot, and a page cache lives as long.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,9 @@ LIMITS = "limits"
 LEDGER = "ledger"
 
 _HALF_MADE = ".tmp"
+_LEDGER_MODE = 0o666
+
+_LOG = logging.getLogger("apportion.enforce")
 
 
 class Shares:
@@ -80,15 +85,19 @@ class Shares:
     def in_use(self, key: ShareKey) -> bool:
         """Return whether a live process holds a slot of the share's ledger.
 
-        It takes one with its first charge, and keeps it; a context alone takes none.
+        It takes one with its first charge, and keeps it; a context alone takes none. A process
+        that holds the file by a lease, so that nobody can look, counts as well.
 
         Raises:
             StorageError: the ledger is there and cannot be asked.
         """
         try:
-            fd = os.open(self.path(key) / LEDGER, os.O_RDONLY | os.O_CLOEXEC)
+            fd = _open(self.path(key) / LEDGER)
         except (FileNotFoundError, NotADirectoryError):
             return False
+        except BlockingIOError:
+            # Only a live process holds a lease.
+            return True
         except OSError as error:
             raise files.storage_error("read", self.path(key) / LEDGER, error) from error
         try:
@@ -133,7 +142,7 @@ class Shares:
         """
         path = self.path(key) / LEDGER
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = _open(path)
             try:
                 data = os.pread(fd, layout.SIZE + 1, 0)
                 if not layout.is_valid(data, len(data)):
@@ -141,6 +150,10 @@ class Shares:
                 held, processes = _held(fd, data)
             finally:
                 os.close(fd)
+        except BlockingIOError as error:
+            raise StorageError(
+                f"cannot read {path}: a process of the share holds it by a lease; end that process"
+            ) from error
         except OSError as error:
             raise files.storage_error("read", path, error) from error
         fields = layout.HEADER.unpack_from(data)
@@ -162,21 +175,52 @@ class Shares:
                 f"{path / LIMITS} says something else than the claim; "
                 "delete the pods that use the claim, then they are prepared anew"
             )
-        head = b""
-        size = 0
-        try:
-            with (path / LEDGER).open("rb") as ledger:
-                size = os.fstat(ledger.fileno()).st_size
-                head = ledger.read(layout.HEADER.size)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise files.storage_error("read", path / LEDGER, error) from error
-        if not layout.is_valid(head, size):
+        if not _whole(path / LEDGER):
             raise EnforcementError(
                 f"{path / LEDGER} is missing or damaged; "
                 "delete the pods that use the claim, then they are prepared anew"
             )
+
+
+def _open(ledger: Path) -> int:
+    """Open a ledger to look at it: it is the tenant's to write, and so to hold by a lease.
+
+    Raises:
+        BlockingIOError: a process holds a lease on it; without O_NONBLOCK that one could keep us
+            here for 45 s, again and again.
+        OSError: it cannot be opened.
+    """
+    return os.open(ledger, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _whole(ledger: Path) -> bool:
+    """Return whether a ledger is there and sound. Raises StorageError."""
+    try:
+        fd = _open(ledger)
+        try:
+            return layout.is_valid(os.pread(fd, layout.HEADER.size, 0), os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        _LOG.warning(
+            "a process of the share holds its ledger by a lease, so its content is not looked at",
+            extra={"ledger": str(ledger)},
+        )
+        return _as_made(ledger)
+    except OSError as error:
+        raise files.storage_error("read", ledger, error) from error
+
+
+def _as_made(ledger: Path) -> bool:
+    """Return whether a file is from outside what `create` makes. Raises StorageError."""
+    try:
+        found = ledger.lstat()
+    except OSError as error:
+        raise files.storage_error("read", ledger, error) from error
+    made = (stat.S_IFREG | _LEDGER_MODE, os.geteuid(), layout.SIZE)
+    return (found.st_mode, found.st_uid, found.st_size) == made
 
 
 def create(folder: Path, share: Share) -> None:
@@ -193,7 +237,7 @@ def create(folder: Path, share: Share) -> None:
     try:
         os.posix_fallocate(fd, 0, layout.SIZE)
         os.pwrite(fd, layout.fresh_header(), 0)
-        os.fchmod(fd, 0o666)
+        os.fchmod(fd, _LEDGER_MODE)
     finally:
         os.close(fd)
     fd = os.open(folder / LIMITS, flags, 0o600)

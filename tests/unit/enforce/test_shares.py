@@ -36,6 +36,16 @@ time.sleep(60)
 """
 
 
+_LEASER = """
+import fcntl, os, signal, sys, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fd = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
 @pytest.fixture
 def made(tmp_path: Path) -> Shares:
     found = Shares(tmp_path / "shares")
@@ -48,6 +58,17 @@ def owner(made: Shares) -> Iterator[subprocess.Popen[bytes]]:
     """A process that holds slot 3 of the ledger, as the front library does."""
     ledger = made.path(SHARE.key) / shares.LEDGER
     command = [sys.executable, "-c", _OWNER, str(ledger), str(layout.LOCK_SLOTS + 3)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def leaser(made: Shares) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds the ledger by a lease, and does not give it back when asked."""
+    command = [sys.executable, "-c", _LEASER, str(made.path(SHARE.key) / shares.LEDGER)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
@@ -212,6 +233,37 @@ def test_usage_of_no_ledger_or_a_damaged_one_is_an_error(made: Shares) -> None:
     (made.path(SHARE.key) / "ledger").write_bytes(b"x")
     with pytest.raises(StateError, match="damaged"):
         made.usage(SHARE.key)
+
+
+def test_nobody_waits_for_a_process_that_holds_the_ledger_by_a_lease(
+    made: Shares, leaser: subprocess.Popen[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert made.in_use(SHARE.key)
+    with pytest.raises(StorageError, match="by a lease; end that process"):
+        made.usage(SHARE.key)
+    assert made.prepare(SHARE) is False
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    other = replace(SHARE, capacity=Capacity(cores=30, memory=5 << 30))
+    with pytest.raises(EnforcementError, match="says something else"):
+        made.prepare(other)
+    # Had anything waited, the kernel would have broken the lease by now, after 45 s.
+    assert leaser.poll() is None
+    assert made.in_use(SHARE.key)
+    made.remove(SHARE.key)
+    assert names(made.folder) == []
+
+
+@pytest.mark.usefixtures("leaser")
+@pytest.mark.parametrize("damage", ["mode", "size"])
+def test_a_ledger_that_is_held_by_a_lease_must_look_as_it_was_made(
+    made: Shares, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    if damage == "mode":
+        (made.path(SHARE.key) / "ledger").chmod(0o600)
+    else:
+        monkeypatch.setattr(layout, "SIZE", layout.SIZE + 1)
+    with pytest.raises(EnforcementError, match="missing or damaged"):
+        made.prepare(SHARE)
 
 
 def test_limits_that_the_front_refuses_allow_nothing(made: Shares) -> None:
