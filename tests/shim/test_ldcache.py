@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,6 +162,73 @@ def test_the_images_configuration_cannot_reach_the_host(bundle: Bundle, tmp_path
     assert "libcuda.so.1" in bundle.cached()
     assert "libhost" not in bundle.cached()
     assert [path.name for path in outside.iterdir()] == ["libhost.so.9"]
+
+
+def test_a_configuration_that_includes_itself_floods_nobody(bundle: Bundle) -> None:
+    """What a hook prints is kept in memory by the runtime, all of it."""
+    (bundle.rootfs / "etc/ld.so.conf").write_text("include /etc/ld.so.conf\n" * 10)
+    assert "it took too long" in assert_refused_in_one_line(bundle)
+
+
+def test_a_configuration_that_never_ends_is_given_up(bundle: Bundle) -> None:
+    os.mkfifo(bundle.rootfs / "etc/ld.so.conf")
+    assert "it took too long" in assert_refused_in_one_line(bundle)
+
+
+def test_a_cache_without_bound_is_refused(bundle: Bundle) -> None:
+    """The cache holds every library's path: here 6000 of 3 KB."""
+    deep = "/".join(["opt", *["x" * 250] * 12])
+    names = [f"/{deep}/{number}" for number in range(6000)]
+    library = bundle.rootfs / LIBDIR[1:] / "libcuda.so.1"
+    for name in names:
+        (bundle.rootfs / name[1:]).mkdir(parents=True)
+        (bundle.rootfs / name[1:] / "libcuda.so.1").hardlink_to(library)
+    (bundle.rootfs / "etc/ld.so.conf").write_text("\n".join(names))
+    assert_refused_in_one_line(bundle)
+    assert not (bundle.rootfs / "etc/ld.so.cache").exists()
+    assert max(path.stat().st_size for path in (bundle.rootfs / "etc").glob("*~")) <= 16 << 20
+
+
+def assert_refused_in_one_line(bundle: Bundle) -> str:
+    """Call the hook on a hostile image; the runtime neither waits long nor gets much to read."""
+    started = time.monotonic()
+    done = bundle.hook()
+    assert time.monotonic() - started < 20
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"apportion-ldcache: ldconfig .* image.*\n", done.stderr)
+    assert len(done.stderr) < 300
+    return done.stderr
+
+
+def test_what_ldconfig_says_of_the_image_is_not_passed_on(bundle: Bundle) -> None:
+    (bundle.rootfs / "etc/ld.so.conf").write_text("relative\n" * 1000)
+    done = bundle.hook()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "libcuda.so.1" in bundle.cached()
+
+
+def test_an_error_of_ldconfig_is_told(bundle: Bundle) -> None:
+    (bundle.rootfs / "etc/ld.so.cache~").mkdir()
+    assert_refused_in_one_line(bundle)
+
+
+def test_a_folder_of_configuration_that_is_read_only_is_gone_without(bundle: Bundle) -> None:
+    """A ConfigMap there, say; ldconfig is told the folders anyway."""
+    folder = bundle.rootfs / "etc/ld.so.conf.d"
+    folder.mkdir()
+    command = (
+        f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder} && "
+        f"exec {SHIM}/apportion-ldcache --ldconfig {LDCONFIG} --folder {LIBDIR}"
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", command],
+        input=json.dumps({"bundle": str(bundle.folder)}),
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"apportion-ldcache: .*/00-apportion.conf: Read-only.*\n", done.stderr)
+    assert list(folder.iterdir()) == []
+    assert "libcuda.so.1" in bundle.cached()
 
 
 def test_no_mount_is_left_behind(bundle: Bundle) -> None:

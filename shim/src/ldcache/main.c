@@ -164,21 +164,27 @@ static int open_ldconfig(const char *path)
     return -1;
 }
 
+/* The exit status of the hook. ldconfig's own words are not passed on (see rootfs.c). */
 static int wait_for(pid_t child)
 {
+    static const char remedy[] = "look at the image's libraries and /etc/ld.so.conf: the container"
+                                 " does not start";
     int status;
     while (waitpid(child, &status, 0) < 0)
         if (errno != EINTR)
-            return FAILED;
+            return EXIT_FAILURE;
     if (WIFSIGNALED(status)) {
-        say("ldconfig ended by signal %d%s; look at the libraries of the image", WTERMSIG(status),
-            WTERMSIG(status) == SIGALRM ? " (it took too long)" : "");
-        return FAILED;
+        int number = WTERMSIG(status);
+        say("ldconfig ended by signal %d%s; %s", number,
+            number == SIGALRM || number == SIGXCPU ? " (it took too long)" : "", remedy);
+        return EXIT_FAILURE;
     }
     int code = WEXITSTATUS(status);
-    if (code != DONE && code != LEFT_ALONE && code != FAILED)
-        say("ldconfig failed with status %d; look at the libraries of the image", code);
-    return code == DONE || code == LEFT_ALONE ? 0 : FAILED;
+    if (code == DONE || code == LEFT_ALONE)
+        return EXIT_SUCCESS;
+    if (code != FAILED)
+        say("ldconfig failed with status %d; %s", code, remedy);
+    return EXIT_FAILURE;
 }
 
 int main(int argc, char **argv)
@@ -186,16 +192,16 @@ int main(int argc, char **argv)
     struct task task = {.ldconfig = NULL};
     char rootfs[PATH_MAX];
     if (!read_arguments(argc, argv, &task))
-        return FAILED;
+        return EXIT_FAILURE;
     alarm(SECONDS_MOST);
     int ldconfig = open_ldconfig(task.ldconfig);
     if (ldconfig < 0 || !find_rootfs(rootfs))
-        return FAILED;
+        return EXIT_FAILURE;
     alarm(0);
     pid_t child = fork();
     if (child < 0) {
         say("cannot start a process: %s", strerror(errno));
-        return FAILED;
+        return EXIT_FAILURE;
     }
     if (child == 0)
         _exit(refresh_cache(rootfs, ldconfig, task.folders, task.count));

@@ -1,24 +1,30 @@
 /* How an image is kept from leading us out of it: we chroot into it first; the two folders that we
  * write to may not be symbolic links; and in a mount namespace of our own its /proc is covered,
  * since the links in there (/proc/1/root) lead out of a chroot. ldconfig is a static program of
- * the host's, so no code of the image runs. */
+ * the host's, so no code of the image runs. But the image's ld.so.conf can make it print, wait and
+ * write without end: what it prints goes nowhere, since a runtime keeps all of a hook's output in
+ * memory, and time, memory and the size of its files are bounded. */
 #define _GNU_SOURCE
 #include "rootfs.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define CONF_FOLDER "ld.so.conf.d"
 #define CONF_NAME "00-apportion.conf"
 #define CONF_PART ".00-apportion.conf.part"
-#define SECONDS_MOST 60
+#define SECONDS_MOST 10
+#define MEMORY_MOST (256u << 20) /* its own; the libraries that it maps, of any size, do not count */
+#define FILE_MOST (16u << 20)    /* some 100,000 libraries; ours is 20 KiB */
 #define ARGUMENTS_MOST 64
 
 static enum outcome failed(const char *what, const char *remedy)
@@ -101,29 +107,69 @@ static enum outcome configure(char *const folders[], int count)
         close(conf);
     close(etc);
     errno = saved;
+    if (result < 0 && errno == EROFS) {
+        say("the image's /etc/" CONF_FOLDER "/" CONF_NAME ": %s; gone without: the driver is found"
+            " until somebody runs ldconfig in the container", strerror(errno));
+        return DONE;
+    }
     if (result < 0)
         return failed("cannot write the image's /etc/" CONF_FOLDER "/" CONF_NAME,
                       "the folder must be writable and no link; change the image");
     return DONE;
 }
 
+static bool bound(int resource, rlim_t most)
+{
+    struct rlimit limit;
+    if (getrlimit(resource, &limit) < 0)
+        return false;
+    if (limit.rlim_max > most)
+        limit.rlim_max = most;
+    limit.rlim_cur = limit.rlim_max;
+    return setrlimit(resource, &limit) == 0;
+}
+
+/* Signals as at first, whatever the runtime left us: they are what ends a ldconfig out of bounds. */
+static bool bound_all(void)
+{
+    static const int fatal[] = {SIGALRM, SIGXCPU, SIGXFSZ};
+    sigset_t none;
+    sigemptyset(&none);
+    for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++)
+        if (signal(fatal[i], SIG_DFL) == SIG_ERR)
+            return false;
+    alarm(SECONDS_MOST);
+    return sigprocmask(SIG_SETMASK, &none, NULL) == 0 && bound(RLIMIT_CPU, SECONDS_MOST) &&
+           bound(RLIMIT_DATA, MEMORY_MOST) && bound(RLIMIT_FSIZE, FILE_MOST) &&
+           bound(RLIMIT_CORE, 0);
+}
+
 /* The folders are named to ldconfig as well, for images whose ld.so.conf does not read ours. -X:
  * it makes no links in them. */
-static enum outcome become_ldconfig(int ldconfig, char *const folders[], int count)
+static enum outcome become_ldconfig(int ldconfig, int nowhere, char *const folders[], int count)
 {
     char *arguments[ARGUMENTS_MOST] = {(char[]){"ldconfig"}, (char[]){"-X"}};
     char *environment[] = {NULL};
     int used = 2;
     for (int i = 0; i < count && used < ARGUMENTS_MOST - 1; i++)
         arguments[used++] = folders[i];
-    alarm(SECONDS_MOST);
-    (void)dup2(STDERR_FILENO, STDOUT_FILENO);
+    int ours = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (ours < 0 || !bound_all())
+        return failed("cannot bound ldconfig", "the hook must run as root");
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        (void)dup2(nowhere, fd);
     fexecve(ldconfig, arguments, environment);
+    int saved = errno;
+    (void)dup2(ours, STDERR_FILENO);
+    errno = saved;
     return failed("cannot start ldconfig", "check the program given with --ldconfig");
 }
 
 enum outcome refresh_cache(const char *rootfs, int ldconfig, char *const folders[], int count)
 {
+    int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (nowhere < 0)
+        return failed("/dev/null", "the host must have it");
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return failed("cannot make a mount namespace", "the hook must run as root");
     if (enter(rootfs) < 0)
@@ -133,5 +179,5 @@ enum outcome refresh_cache(const char *rootfs, int ldconfig, char *const folders
         return failed("cannot cover the image's /proc", "the hook must run as root");
     umask(022);
     enum outcome outcome = configure(folders, count);
-    return outcome == DONE ? become_ldconfig(ldconfig, folders, count) : outcome;
+    return outcome == DONE ? become_ldconfig(ldconfig, nowhere, folders, count) : outcome;
 }

@@ -2,9 +2,10 @@
 #ifndef AP_ROOTFS_H
 #define AP_ROOTFS_H
 
+/* No numbers that ldconfig, which takes the child's place, ends with. */
 enum outcome {
     DONE = 0,
-    FAILED = 1,      /* said why on stderr */
+    FAILED = 76,     /* said why on stderr */
     LEFT_ALONE = 77, /* nothing to do in this image; said so on stderr */
 };
 
