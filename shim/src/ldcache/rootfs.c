@@ -23,7 +23,7 @@
 #define CONF_NAME "00-apportion.conf"
 #define CONF_PART ".00-apportion.conf.part"
 #define SECONDS_MOST 10
-#define MEMORY_MOST (256u << 20) /* its own; the libraries that it maps, of any size, do not count */
+#define MEMORY_MOST (256u << 20) /* its own; libraries that it maps, of any size, do not count */
 #define FILE_MOST (16u << 20)    /* some 100,000 libraries; ours is 20 KiB */
 #define ARGUMENTS_MOST 64
 
@@ -129,7 +129,7 @@ static bool bound(int resource, rlim_t most)
     return setrlimit(resource, &limit) == 0;
 }
 
-/* Signals as at first, whatever the runtime left us: they are what ends a ldconfig out of bounds. */
+/* Signals as at first, whatever the runtime left us: they end a ldconfig that is out of bounds. */
 static bool bound_all(void)
 {
     static const int fatal[] = {SIGALRM, SIGXCPU, SIGXFSZ};
