@@ -158,6 +158,98 @@ exec "$@"
 """
 
 
+VOLUMES = """
+mkdir -p /run/vol/shares/forged && cp -r {volume} {limits} /run && cd /run/vol/shares/forged
+mount --bind /run/volume . && cd /run/vol/shares/forged
+mount --bind /run/forged-limits limits && mount -o remount,ro,bind limits
+{trick}
+cd /
+exec "$@"
+"""
+"""A writable volume with a file of a read-only one mounted into it, as any pod may have them; then
+what root in the container can do."""
+
+AS_A_WHOLE = """
+for name in driver old; do mkdir -p /run/vol/$name; done
+for name in /run/apportion/driver/*; do ln -s /run/old/driver/${name##*/} /run/vol/driver/; done
+mv /run/apportion /run/old
+"""
+
+
+def forge(container: Container, trick: str) -> Container:
+    """Return the container with a share for 8 GiB made of volumes of its own."""
+    volume = container.folder / "volume"
+    volume.mkdir()
+    (volume / "limits").touch()
+    (volume / "ledger").write_bytes(fresh_ledger())
+    limits = container.folder / "forged-limits"
+    limits.write_text(limits_text("forged", uuid(), 8 * GIB))
+    script = VOLUMES.format(volume=volume, limits=limits, trick=trick)
+    return replace_script(container, container.script().replace('exec "$@"', script))
+
+
+@pytest.mark.parametrize("statx", [True, False])
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "ln -s /run/vol/shares/forged /run/apportion/shares/forged",
+        "ln -s /proc/self/root/run/vol/shares/forged /run/apportion/shares/forged",
+        "cd /run/apportion/shares; mkdir forged; ln -s /run/vol/shares/forged/* forged/",
+    ],
+)
+def test_links_to_volumes_add_no_share(container: Container, trick: str, *, statx: bool) -> None:
+    """Without statx the good one is refused too, since it is on the root's device here."""
+    container.share(LIMIT, key=KEY, text=GOOD)
+    script = forge(container, trick).script()
+    other = replace_script(container, script if statx else as_before_statx(script))
+    assert refused(other) == (not statx)
+
+
+@pytest.mark.parametrize("statx", [True, False])
+@pytest.mark.parametrize(
+    "trick",
+    [
+        f"{AS_A_WHOLE} ln -s /run/vol /run/apportion",
+        f"{AS_A_WHOLE} mkdir /run/apportion; ln -s /run/vol/* /run/apportion/",
+    ],
+)
+def test_a_link_in_the_place_of_all_shares_is_refused(
+    container: Container, trick: str, *, statx: bool
+) -> None:
+    container.share(LIMIT, key=KEY, text=GOOD)
+    script = forge(container, trick).script()
+    assert refused(replace_script(container, script if statx else as_before_statx(script)))
+
+
+def test_volumes_moved_to_the_place_of_all_shares_are_refused(container: Container) -> None:
+    """Folders that hold mounts can be renamed, so that no link is needed."""
+    container.share(LIMIT, key=KEY, text=GOOD)
+    assert refused(forge(container, f"{AS_A_WHOLE} cd /; mv /run/vol /run/apportion"))
+
+
+def test_limits_mounted_by_themselves_are_refused(container: Container) -> None:
+    container.share(LIMIT, key=KEY, text=GOOD)
+    trick = """
+mkdir /run/apportion/shares/forged && cd /run/apportion/shares/forged && touch limits
+cp /run/vol/shares/forged/ledger . && mount --bind /run/vol/shares/forged/limits limits
+mount -o remount,ro,bind limits
+"""
+    assert not refused(forge(container, trick))
+
+
+def test_a_folder_of_a_mounted_volume_is_no_share(container: Container) -> None:
+    """The share's folder must itself be the mount, as the plugin's are."""
+    container.share(LIMIT, key=KEY, text=GOOD)
+    whole = "mount --rbind /run/apportion/shares /run/apportion/shares"
+    read_only = "mount -o remount,ro,bind /run/apportion/shares"
+    trick = f"""
+mkdir /run/apportion/shares/forged && cd /run/apportion/shares/forged
+cp /run/vol/shares/forged/* . && {whole} && {read_only}
+cd /run/apportion/shares/forged && mount --bind ledger ledger && mount -o remount,rw,bind ledger
+"""
+    assert not refused(forge(container, trick))
+
+
 def test_limits_of_another_owner_are_refused(container: Container) -> None:
     share = container.share(LIMIT)
     (share.folder / "limits").chmod(0o644)

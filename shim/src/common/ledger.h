@@ -21,9 +21,9 @@ struct ap_ledger {
     char path[AP_PATH_MAX];
 };
 
-/* Maps the ledger at `path`, checked; takes no slot. 0, or a negative error number:
- * -EPROTO for a file that is no ledger of this version. */
-int ap_ledger_open(struct ap_ledger *ledger, const char *path);
+/* Maps the ledger that is open as `fd`, checked, and remembers where it lies; takes no slot. 0, or
+ * a negative error number: -EPROTO for a file that is no ledger of this version. */
+int ap_ledger_open(struct ap_ledger *ledger, int fd, const char *path);
 
 /* Takes a slot, once; the caller keeps other threads out. -ENOSPC: all are taken by the living. */
 int ap_ledger_join(struct ap_ledger *ledger);

@@ -48,23 +48,18 @@ static int map_whole(struct ap_ledger *ledger, int fd)
     return 0;
 }
 
-int ap_ledger_open(struct ap_ledger *ledger, const char *path)
+int ap_ledger_open(struct ap_ledger *ledger, int fd, const char *path)
 {
     int length = snprintf(ledger->path, sizeof ledger->path, "%s", path);
     if (length < 0 || (size_t)length >= sizeof ledger->path)
         return -ENAMETOOLONG;
-    int fd = ap_open(AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0)
-        return fd;
-    int error = map_whole(ledger, fd);
-    ap_close(fd);
-    return error;
+    return map_whole(ledger, fd);
 }
 
 int ap_ledger_reopen(const struct ap_ledger *ledger)
 {
     struct stat about;
-    int fd = ap_open(AT_FDCWD, ledger->path, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+    int fd = ap_open_straight(ledger->path, O_RDWR | O_NONBLOCK);
     if (fd < 0)
         return fd;
     int error = check_file(fd, &about);

@@ -1,6 +1,7 @@
-/* Which limits count: owned by root, a regular file, on a read-only mount of its own (not the
- * container's root file system, which an image fills), and without a fault. No environment
- * variable has a say. */
+/* Which limits count: owned by root, a regular file, without a fault, and mounted as the plugin
+ * mounts them: the share's folder, read-only, is itself the mount, straight below the folder of all
+ * shares. So neither what an image holds counts, nor a link to a volume, nor a file mounted by
+ * itself. The ledger is taken from that same folder. No environment variable has a say. */
 #define _GNU_SOURCE
 #include "shares.h"
 
@@ -25,24 +26,38 @@ static bool may_come_back(int error)
     return error == -EMFILE || error == -ENFILE || error == -ENOMEM || error == -EINTR;
 }
 
-/* Whether the file lies on the container's root file system. Kernels before 5.8 tell no mount IDs;
- * there all of the root's device is taken for it. */
-static int on_root(int fd, dev_t device)
+/* Open descriptors of one share. */
+struct place {
+    int above;  /* the folder of all shares */
+    int folder; /* the share's */
+};
+
+/* Whether the file lies on the container's root file system, by the device. */
+static int on_root(dev_t device)
 {
-    uint64_t mine = ap_mount_id(fd, "");
-    uint64_t root = ap_mount_id(AT_FDCWD, "/");
-    if (mine != 0 && root != 0)
-        return mine == root;
+    struct stat about;
     int folder = ap_open(AT_FDCWD, "/", O_PATH | O_DIRECTORY);
     if (folder < 0)
         return folder;
-    struct stat about;
     int error = ap_fstat(folder, &about);
     ap_close(folder);
     return error < 0 ? error : about.st_dev == device;
 }
 
-static int trusted(int fd)
+/* Whether the share's folder is a mount and the file lies in that one. Kernels before 5.8 tell no
+ * mount IDs; there it must do that the file is not on the device of the root. */
+static int mounted_as_a_share(const struct place *place, int fd, dev_t device)
+{
+    uint64_t above = ap_mount_id(place->above);
+    uint64_t folder = ap_mount_id(place->folder);
+    uint64_t file = ap_mount_id(fd);
+    if (above != 0 && folder != 0 && file != 0)
+        return file == folder && folder != above;
+    int image = on_root(device);
+    return image < 0 ? image : !image;
+}
+
+static int trusted(const struct place *place, int fd)
 {
     struct stat about;
     int error = ap_fstat(fd, &about);
@@ -50,13 +65,10 @@ static int trusted(int fd)
         return error;
     if (!S_ISREG(about.st_mode) || about.st_uid != 0)
         return -EPERM;
-    int read_only = ap_mount_is_read_only(fd);
-    if (read_only < 0)
-        return read_only;
-    if (!read_only)
-        return -EPERM;
-    int image = on_root(fd, about.st_dev);
-    return image > 0 ? -EPERM : image;
+    int good = ap_mount_is_read_only(fd);
+    if (good > 0)
+        good = mounted_as_a_share(place, fd, about.st_dev);
+    return good < 0 ? good : good ? 0 : -EPERM;
 }
 
 static int read_all(int fd, char *buffer, size_t size)
@@ -75,15 +87,13 @@ static int read_all(int fd, char *buffer, size_t size)
     return (int)have;
 }
 
-static int read_limits(int folder, const char *key, struct apportion_limits *limits)
+static int read_limits(const struct place *place, const char *key, struct apportion_limits *limits)
 {
-    char path[APPORTION_LIMITS_KEY_MAX + sizeof "/" APPORTION_LIMITS_NAME];
     char text[APPORTION_LIMITS_MAX_BYTES + 1];
-    snprintf(path, sizeof path, "%s/%s", key, APPORTION_LIMITS_NAME);
-    int fd = ap_open(folder, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    int fd = ap_open(place->folder, APPORTION_LIMITS_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return fd;
-    int result = trusted(fd);
+    int result = trusted(place, fd);
     if (result == 0)
         result = read_all(fd, text, sizeof text);
     ap_close(fd);
@@ -92,6 +102,16 @@ static int read_limits(int folder, const char *key, struct apportion_limits *lim
     if (apportion_limits_parse(text, (size_t)result, limits) < 0 || strcmp(limits->share, key) != 0)
         return -EPROTO;
     return 0;
+}
+
+static int map_ledger(const struct place *place, const char *path, struct ap_ledger *ledger)
+{
+    int fd = ap_open(place->folder, APPORTION_LEDGER_NAME, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return fd;
+    int error = ap_ledger_open(ledger, fd, path);
+    ap_close(fd);
+    return error;
 }
 
 static bool known(const struct ap_process *process, const char *key)
@@ -108,13 +128,16 @@ static int add_share(struct ap_process *process, int fd, const char *folder, con
     if (process->share_count == AP_SHARE_MAX)
         return -ENOSPC;
     struct ap_share *share = &process->shares[process->share_count];
-    int error = read_limits(fd, key, &share->limits);
-    if (error < 0)
-        return error;
     int length = snprintf(path, sizeof path, "%s/%s/%s", folder, key, APPORTION_LEDGER_NAME);
     if (length < 0 || (size_t)length >= sizeof path)
         return -ENAMETOOLONG;
-    error = ap_ledger_open(&share->ledger, path);
+    struct place place = {fd, ap_open(fd, key, O_PATH | O_DIRECTORY | O_NOFOLLOW)};
+    if (place.folder < 0)
+        return place.folder;
+    int error = read_limits(&place, key, &share->limits);
+    if (error == 0)
+        error = map_ledger(&place, path, &share->ledger);
+    ap_close(place.folder);
     if (error < 0)
         return error;
     process->share_count++;
@@ -155,7 +178,7 @@ static int scan_open(struct ap_process *process, int fd, const char *folder)
 
 int ap_shares_scan(struct ap_process *process, const char *folder)
 {
-    int fd = ap_open(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY);
+    int fd = ap_open_straight(folder, O_RDONLY | O_DIRECTORY);
     if (fd < 0) {
         ap_log("%s: error %d", folder, -fd);
         return may_come_back(fd) ? fd : 0;

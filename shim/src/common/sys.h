@@ -11,6 +11,8 @@
 long ap_sys(long number, long a, long b, long c, long d, long e, long f);
 
 int ap_open(int folder, const char *path, int flags);
+/* Opens an absolute path of which no part may be a symbolic link. */
+int ap_open_straight(const char *path, int flags);
 int ap_close(int fd);
 int ap_fstat(int fd, struct stat *out);
 long ap_read(int fd, void *buffer, size_t size);
@@ -20,8 +22,8 @@ long ap_getdents(int fd, void *buffer, size_t size);
 /* 1: the file lies on a read-only mount, 0: it does not, negative: error. */
 int ap_mount_is_read_only(int fd);
 
-/* Identity of the mount that a path lies on; 0 when the kernel does not tell. */
-uint64_t ap_mount_id(int fd, const char *path);
+/* Identity of the mount that an open file lies on; 0 when the kernel does not tell. */
+uint64_t ap_mount_id(int fd);
 
 /* NULL on failure. Both kinds are zeroed; a forked child has not got (`shared`: a file's pages). */
 void *ap_map_private(size_t size);

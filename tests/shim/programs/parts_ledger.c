@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -26,6 +27,15 @@ static void setup(void)
 static uint64_t piece(unsigned *seed)
 {
     return 1 + (uint64_t)rand_r(seed) % (LIMIT / 8);
+}
+
+static int open_ledger(struct ap_ledger *ledger)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    int error = fd < 0 ? -1 : ap_ledger_open(ledger, fd, path);
+    if (fd >= 0)
+        close(fd);
+    return error;
 }
 
 static struct ap_ledger shared;
@@ -72,7 +82,7 @@ void test_ledger_threads(unsigned seed)
     atomic_bool done = false;
     unsigned seeds[THREADS];
     setup();
-    CHECK(ap_ledger_open(&shared, path) == 0);
+    CHECK(open_ledger(&shared) == 0);
     CHECK(ap_ledger_join(&shared) == 0 && ap_ledger_join(&shared) == 0);
     for (unsigned i = 0; i < THREADS; i++) {
         seeds[i] = seed * THREADS + i;
@@ -125,7 +135,7 @@ static void child_work(unsigned place, unsigned seed)
 {
     struct ap_ledger ledger = {.head = NULL};
     uint64_t held[HELD] = {0};
-    if (ap_ledger_open(&ledger, path) != 0 || ap_ledger_join(&ledger) != 0)
+    if (open_ledger(&ledger) != 0 || ap_ledger_join(&ledger) != 0)
         _exit(3);
     for (;;) {
         unsigned i = (unsigned)rand_r(&seed) % HELD;
@@ -182,7 +192,7 @@ static void compare_with_truth(void)
             usleep(50);
         sum += atomic_load(&board->held[i]);
     }
-    CHECK(ap_ledger_open(&ledger, path) == 0);
+    CHECK(open_ledger(&ledger) == 0);
     ap_ledger_sweep(&ledger);
     CHECK(atomic_load(&ledger.head->dirty) == atomic_load(&ledger.head->clean));
     CHECK(atomic_load(&ledger.head->total) == sum);
