@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,6 +33,7 @@ from apportion.model import (
 VERSION = 1
 
 _SEAL = "seal"
+_INDEX = re.compile(r"0|[1-9][0-9]{0,5}")
 _KNOWN = frozenset(
     {"version", "boot_id", "state", "claim", "pods", "library", "shares", "devices", _SEAL}
 )
@@ -155,7 +157,7 @@ def _record(content: dict[str, Any]) -> Record:
         ref=ClaimRef(ClaimUid(uid), _get(claim, "namespace", str), _get(claim, "name", str)),
         pods=_strings(content, "pods"),
         library=_get(content, "library", str),
-        shares=tuple(_share_in(_object(item)) for item in _get(content, "shares", list)),
+        shares=tuple(_share_in(_object(item), uid) for item in _get(content, "shares", list)),
         devices=tuple(_device_in(_object(item)) for item in _get(content, "devices", list)),
         extra={key: value for key, value in sorted(content.items()) if key not in _KNOWN},
     )
@@ -175,9 +177,14 @@ def _share_out(share: Share) -> dict[str, Any]:
     }
 
 
-def _share_in(item: dict[str, Any]) -> Share:
+def _share_in(item: dict[str, Any], uid: str) -> Share:
+    key = _get(item, "key", str)
+    # It names a folder that is removed with the claim.
+    head, _, number = key.rpartition("-")
+    if head != uid or _INDEX.fullmatch(number) is None:
+        raise ValueError(f"{key!r} is no share of claim UID {uid}")
     return Share(
-        key=ShareKey(_get(item, "key", str)),
+        key=ShareKey(key),
         request=_get(item, "request", str),
         pool=_get(item, "pool", str),
         device=DeviceName(_get(item, "device", str)),

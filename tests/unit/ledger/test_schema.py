@@ -178,6 +178,16 @@ def test_an_amount_that_is_no_amount_is_damage(amount: object) -> None:
         schema.load(_sealed(content), "c.json")
 
 
+@pytest.mark.parametrize(
+    "key", ["../x", "", "0", "other-0", "{}", "{}-", "{}-x", "{}-00", "{}-0/.."]
+)
+def test_a_share_of_no_claim_or_another_is_damage(key: str) -> None:
+    content = _content()
+    content["shares"][0]["key"] = key.format(content["claim"]["uid"])
+    with pytest.raises(StateError, match="is no share of claim UID"):
+        schema.load(_sealed(content), "c.json")
+
+
 def test_completing_keeps_what_the_record_holds() -> None:
     started = replace(RECORD, state=State.STARTED, devices=(), extra={"x": 1})
     done = started.completed(pods=("p",), library="l", devices=RECORD.devices)
