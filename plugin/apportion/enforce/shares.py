@@ -50,6 +50,8 @@ class Shares:
             StorageError: it could not be made; nothing is left.
         """
         path = self.path(share.key)
+        if not _is_folder(path):
+            self._discard(path)
         if path.exists():
             self._compare(share)
             return False
@@ -69,13 +71,15 @@ class Shares:
     def remove(self, key: ShareKey) -> None:
         """Remove a share's folder, half-made or whole; nothing there is success.
 
+        What has its name and is no folder goes too: a link itself, never what it leads to.
+
         Raises:
             StorageError: something of it is still there.
         """
         half = self._half(key)
         try:
             self._discard(half)
-            if self.path(key).exists():
+            if os.path.lexists(self.path(key)):
                 # One step for all who look: from here on no container finds limits to obey.
                 self.path(key).rename(half)
                 self._discard(half)
@@ -164,9 +168,11 @@ class Shares:
         return self.folder / f".{key}{_HALF_MADE}"
 
     @staticmethod
-    def _discard(half: Path) -> None:
-        if half.exists():
-            shutil.rmtree(half)
+    def _discard(path: Path) -> None:
+        """Remove what has this name. Raises StorageError."""
+        odd = not _is_folder(path)
+        if files.remove_whatever(path) and odd:
+            _LOG.info("removed what lay in a share's place", extra={"path": str(path)})
 
     def _compare(self, share: Share) -> None:
         path = self.path(share.key)
@@ -180,6 +186,10 @@ class Shares:
                 f"{path / LEDGER} is missing or damaged; "
                 "delete the pods that use the claim, then they are prepared anew"
             )
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _open(ledger: Path) -> int:

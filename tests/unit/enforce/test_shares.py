@@ -170,6 +170,35 @@ def test_what_a_killed_plugin_left_half_made_is_made_anew(tmp_path: Path) -> Non
     assert names(tmp_path) == [SHARE.key]
 
 
+def plant(path: Path, kind: str) -> None:
+    if kind == "file":
+        path.touch()
+    else:
+        path.symlink_to(path.parent.parent / "target" if kind == "link" else "nowhere")
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
+@pytest.mark.parametrize("name", [SHARE.key, f".{SHARE.key}.tmp"])
+def test_what_lies_in_a_shares_place_goes_itself_and_never_what_it_leads_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, name: str
+) -> None:
+    caplog.set_level("INFO")
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target/kept").touch()
+    found = Shares(tmp_path / "shares")
+    found.folder.mkdir()
+    plant(found.folder / name, kind)
+    found.remove(SHARE.key)
+    assert names(found.folder) == []
+    plant(found.folder / name, kind)
+    assert found.prepare(SHARE) is True
+    assert names(found.folder) == [SHARE.key]
+    assert names(found.path(SHARE.key)) == ["ledger", "limits"]
+    assert not found.path(SHARE.key).is_symlink()
+    assert names(tmp_path / "target") == ["kept"]
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
+
+
 def test_removing_takes_whole_and_half_made_folders_and_nothing_is_success(made: Shares) -> None:
     (made.folder / f".{SHARE.key}.tmp").mkdir()
     made.remove(SHARE.key)
