@@ -88,3 +88,7 @@ class StorageError(RetryableError):
 
 class EnforcementError(FatalError):
     """A share cannot be enforced here: library missing or changed, self-test failed."""
+
+
+class StoppingError(RetryableError):
+    """What was going on was broken off, since the plugin ends."""

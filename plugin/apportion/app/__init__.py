@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 from apportion import __version__, kube, slices
 from apportion.app.gpus import Gpus
 from apportion.app.loops import Loops
+from apportion.app.pulse import Pulse
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
 from apportion.driver import DriverFinder
@@ -32,9 +34,14 @@ _LOG = logging.getLogger(__name__)
 # Calls may take this long to end; the DaemonSet gives 30 s before SIGKILL.
 _DRAIN_S = 20.0
 _JOIN_S = 5.0
+# After all of these together; still before SIGKILL, so that the log says what hung.
+_LAST_S = 28.0
 # While the driver is away, and for as long as a deleted socket may go unnoticed.
 _RETRY_S = 5.0
 _SOCKETS_S = 2.0
+# How often it is looked whether the first scan is over, and whether one hangs.
+_POLL_S = 0.1
+_WATCHDOG_S = 5.0
 
 
 class App:
@@ -52,7 +59,8 @@ class App:
         self._loops = Loops()
         self._kube = kube.connect(config.kubeconfig, config.api_timeout_s)
         self._nvml = Nvml(config.driver_root_mount)
-        self._enforcer: Enforcer = registry.make(config)
+        self._enforcer: Enforcer = registry.make(config, self._loops.stopping.is_set)
+        self._pulse = Pulse(config.scan_interval_s)
         self._store = Store(config.plugin_dir, boot_id(config.proc), self._enforcer.allowances)
         self._instance = instance(
             config.driver_name, config.plugin_dir, config.registry_dir, config.pod_uid
@@ -108,8 +116,12 @@ class App:
             self._start_loops()
             self._loops.stopping.wait()
         finally:
-            self._shut_down()
-        return not self._loops.failed
+            ended = self._shut_down()
+        status = int(self._loops.failed)
+        if not ended:
+            # A thread in a driver that does not answer: the interpreter's end could wait for it.
+            os._exit(status)
+        return status == 0
 
     def _catch_signals(self) -> None:
         def stop(number: int, _frame: object) -> None:
@@ -141,9 +153,19 @@ class App:
         kubelet prefers the plugin that registered last: one that cannot prepare must not take the
         place of one that can. But without any plugin, pods with shares cannot even end.
         """
-        while not self._gpus.scan() and self._instance.others_alive():
-            if self._loops.stopping.wait(_RETRY_S):
-                return
+        # In threads: whatever hangs in the driver must not hold up a stop.
+        self._loops.every("scan", self._scan_interval, self._scan)
+        self._loops.every("watchdog", lambda: _WATCHDOG_S, self._watch)
+        looked = self._pulse.looked
+        while not self._loops.stopping.is_set():
+            if looked.wait(_POLL_S):
+                looked.clear()
+                if self._pulse.good or not self._instance.others_alive():
+                    return
+            elif self._pulse.hangs:
+                if not self._instance.others_alive():
+                    return
+                self._loops.stopping.wait(_RETRY_S)
 
     def _serve_kubelet(self) -> None:
         if not self._loops.stopping.is_set():
@@ -157,20 +179,24 @@ class App:
         self._loops.start("publish", self._publisher.run)
         self._loops.start("watch", self._publisher.watch)
         self._loops.every("sockets", lambda: _SOCKETS_S, self._kubelet.check)
-        self._loops.every("scan", self._scan_interval, self._scan)
         self._loops.every("sweep", lambda: config.sweep_interval_s, self._sweep)
 
-    def _shut_down(self) -> None:
+    def _shut_down(self) -> bool:
+        """Stop all in order; return whether no loop is left behind."""
+        last = threading.Timer(_LAST_S, _leave)
+        last.daemon = True
+        last.start()
         self._loops.stop()
         self._kubelet.stop(_DRAIN_S)
         self._publisher.stop()
-        self._loops.join(_JOIN_S)
+        ended = self._loops.join(_JOIN_S)
         self._metrics.stop()
         self._nvml.close()
         if not self._instance.others_alive():
             self._preparer.retire()
         self._instance.release()
         _LOG.info("stopped; shares and slices stay")
+        return ended
 
     def _prove(self, uuid: GpuUuid) -> None:
         self._preparer.ready(uuid)
@@ -183,14 +209,22 @@ class App:
             raise type(error)(kube.hinted(error), error.status) from error
 
     def _wake(self) -> None:
-        self._publisher.wake()
+        # A scan that the stop broke off says nothing of the GPUs.
+        if not self._loops.stopping.is_set():
+            self._publisher.wake()
 
     def _scan_interval(self) -> float:
+        if not self._pulse.begun:
+            return 0.0
         interval = self._config.scan_interval_s
         return interval if self._gpus.usable else min(interval, _RETRY_S)
 
     def _scan(self) -> None:
-        self._gpus.scan()
+        self._pulse.beat(self._gpus.scan)
+        self._show_readiness()
+
+    def _watch(self) -> None:
+        self._pulse.check()
         self._show_readiness()
 
     def _sweep(self) -> None:
@@ -208,8 +242,9 @@ class App:
         self._show_readiness()
 
     def _show_readiness(self) -> None:
-        ready = self._registered and self._published and self._gpus.usable
-        self._kubelet.set_ready(ready=ready)
+        known = self._gpus.usable and self._pulse.fresh
+        ready = self._registered and self._published and known
+        self._kubelet.set_ready(ready=ready and not self._loops.stopping.is_set())
 
     def _samples(self) -> Iterator[ShareSample]:
         """Read the shares that are prepared now, for a scrape."""
@@ -230,6 +265,14 @@ class App:
                     limit=share.capacity.memory,
                     used=used,
                 )
+
+
+def _leave() -> None:
+    """End the process at once: something in it does not end by itself."""
+    mine = threading.current_thread()
+    names = sorted(thread.name for thread in threading.enumerate() if thread is not mine)
+    _LOG.warning("not stopped in time; ended all the same", extra={"threads": " ".join(names)})
+    os._exit(1)
 
 
 def _policy(config: Config) -> slices.Policy:

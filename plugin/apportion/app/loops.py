@@ -52,13 +52,14 @@ class Loops:
         """Let all loops end."""
         self.stopping.set()
 
-    def join(self, seconds: float) -> None:
-        """Wait up to `seconds` for all loops together."""
+    def join(self, seconds: float) -> bool:
+        """Wait up to `seconds` for all loops together; return whether all have ended."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 _LOG.warning("a loop does not end", extra={"loop": thread.name})
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _guarded(self, name: str, target: Callable[[], None]) -> None:
         try:

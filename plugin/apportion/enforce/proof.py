@@ -6,22 +6,27 @@ it ends, however it ends.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from apportion import quantity
-from apportion.errors import EnforcementError
+from apportion.errors import EnforcementError, StoppingError
 from apportion.model import GpuUuid
 
 MEMORY = 1 << 30
 """Bytes of the small share: room for a context on every GPU there is, and less than any card."""
 
 _TIME_LIMIT_S = 60.0
+# How soon a stop is noticed; and how long a child may take to die.
+_SLICE_S = 0.25
+_KILLED_S = 2.0
 # What a daemon's environment could do to the child, and what a container would not have.
 _DROPPED = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
@@ -50,6 +55,7 @@ def run(
     *,
     time_limit_s: float = _TIME_LIMIT_S,
     environ: Mapping[str, str] | None = None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> str:
     """Return what was found, in words, when the front libraries hold a share to its limit.
 
@@ -57,9 +63,11 @@ def run(
         trial: what to test.
         time_limit_s: after this many seconds the child is killed and the test failed.
         environ: the child's environment, by default the process's own without CUDA's settings.
+        stopping: asked now and then; once true the child is killed.
 
     Raises:
         EnforcementError: they do not, or it cannot be told.
+        StoppingError: it was broken off.
     """
     order = {
         "front": str(trial.front),
@@ -71,22 +79,51 @@ def run(
     }
     environ = os.environ if environ is None else environ
     clean = {key: value for key, value in environ.items() if key not in _DROPPED}
+    command = [sys.executable, "-m", "apportion.enforce.selftest", "enter", json.dumps(order)]
+    return _judge(_finished(command, clean, time_limit_s, stopping))
+
+
+def _finished(
+    command: list[str],
+    environ: Mapping[str, str],
+    time_limit_s: float,
+    stopping: Callable[[], bool],
+) -> subprocess.CompletedProcess[bytes]:
+    """Return the child as it ended by itself; else it is killed, and the error says why."""
+    deadline = time.monotonic() + time_limit_s
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        child = subprocess.run(
-            [sys.executable, "-m", "apportion.enforce.selftest", "enter", json.dumps(order)],
-            env=clean,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=time_limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise _failed(
-            f"no answer within {time_limit_s:g} s; does nvidia-smi answer on the node?"
-        ) from error
+        # No `with`: its end waits for the child, and one that hangs in a driver survives SIGKILL.
+        child = subprocess.Popen(command, env=environ, stdin=quiet, stdout=pipe, stderr=pipe)
     except OSError as error:
         raise _failed(f"it could not be started: {error.strerror}") from error
-    return _judge(child)
+    try:
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                out, said = child.communicate(timeout=max(0.0, min(_SLICE_S, left)))
+            except subprocess.TimeoutExpired:
+                if stopping():
+                    raise StoppingError("the self-test was broken off: the plugin ends") from None
+                if left <= 0:
+                    raise _failed(
+                        f"no answer within {time_limit_s:g} s; does nvidia-smi answer on the node?"
+                    ) from None
+            else:
+                return subprocess.CompletedProcess(command, child.returncode, out, said)
+    finally:
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kill the child if it still runs, and wait a little for its end."""
+    if child.poll() is None:
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_KILLED_S)
+    for pipe in (child.stdout, child.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
 def _judge(child: subprocess.CompletedProcess[bytes]) -> str:

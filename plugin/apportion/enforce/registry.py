@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from apportion.config import Config
-from apportion.enforce import Enforcer
+from apportion.enforce import Enforcer, proof
 from apportion.enforce.front import FrontEnforcer
 
-ENFORCERS: Mapping[str, Callable[[Config], Enforcer]] = MappingProxyType({"front": FrontEnforcer})
+
+def _front(config: Config, stopping: Callable[[], bool]) -> Enforcer:
+    return FrontEnforcer(config, partial(proof.run, stopping=stopping))
 
 
-def make(config: Config, name: str = "front") -> Enforcer:
-    """Return the enforcer `name`; raises KeyError for an unknown name."""
-    return ENFORCERS[name](config)
+ENFORCERS: Mapping[str, Callable[[Config, Callable[[], bool]], Enforcer]] = MappingProxyType(
+    {"front": _front}
+)
+
+
+def make(
+    config: Config, stopping: Callable[[], bool] = lambda: False, name: str = "front"
+) -> Enforcer:
+    """Return the enforcer `name`, which breaks tests off once `stopping` says so.
+
+    Raises:
+        KeyError: an unknown name.
+    """
+    return ENFORCERS[name](config, stopping)

@@ -26,6 +26,7 @@ from apportion.model import GpuUuid
 
 LIBRARY = "libnvidia-ml.so.1"
 _LOCK = threading.RLock()
+_CLOSE_S = 1.0
 _log = logging.getLogger("apportion.inventory")
 
 
@@ -125,8 +126,15 @@ class Nvml:
             _log.info("NVML is open", extra={"library": str(path)})
 
     def close(self) -> None:
-        """Shut NVML down; never fails, and closing twice is no mistake."""
-        with _LOCK:
+        """Shut NVML down; never fails, and closing twice is no mistake.
+
+        While a call hangs in the driver, NVML is left as it is after some seconds: it ends with the
+        process.
+        """
+        if not _LOCK.acquire(timeout=_CLOSE_S):
+            _log.warning("NVML does not answer and is not shut down")
+            return
+        try:
             if self._open:
                 try:
                     pynvml.nvmlShutdown()
@@ -135,6 +143,8 @@ class Nvml:
                 Nvml._holder = None
             self._handles.clear()
             self._open = self._stale = False
+        finally:
+            _LOCK.release()
 
     def distrust(self) -> None:
         """Let the next `open` start NVML anew: it sees no GPU that came after its start."""

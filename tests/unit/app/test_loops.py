@@ -96,8 +96,8 @@ def test_a_loop_that_does_not_end_is_named(caplog: pytest.LogCaptureFixture) -> 
     release = threading.Event()
     loops.start("watch", lambda: _wait(release))
     loops.stop()
-    loops.join(0.01)
+    assert not loops.join(0.01)
     release.set()
-    loops.join(20)
+    assert loops.join(20)
     (record,) = (r for r in caplog.records if r.levelname == "WARNING")
     assert vars(record)["loop"] == "watch"

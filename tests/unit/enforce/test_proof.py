@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from apportion.enforce import proof
 from apportion.enforce.proof import Trial
-from apportion.errors import EnforcementError
+from apportion.errors import EnforcementError, StoppingError
 from apportion.model import GpuUuid
 
 TRIAL = Trial(Path("/front"), Path("/cuda"), Path("/nvml"), (), GpuUuid("GPU-1"))
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, status: int, out: str, err: str = "") -> None:
-    def run(command: list[str], **_options: Any) -> subprocess.CompletedProcess[bytes]:
+    def finished(command: list[str], *_rest: Any) -> subprocess.CompletedProcess[bytes]:
         return subprocess.CompletedProcess(command, status, out.encode(), err.encode())
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(proof, "_finished", finished)
 
 
 def test_a_pass_is_said_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +58,32 @@ def test_a_child_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(sys, "executable", str(fake))
     with pytest.raises(EnforcementError, match=r"no answer within 0\.2 s"):
         proof.run(TRIAL, time_limit_s=0.2)
+
+
+def test_a_stop_breaks_it_off_and_kills_the_child(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = tmp_path / "python"
+    fake.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    pid = tmp_path / "pid"
+    with pytest.raises(StoppingError, match="the plugin ends"):
+        proof.run(TRIAL, stopping=lambda: pid.exists() and pid.read_text() != "")
+    assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+
+
+def test_a_child_that_says_much_is_read_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = tmp_path / "python"
+    fake.write_text(
+        "#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x\nsleep 0.6\n"
+        'echo\necho \'{"passed": "all"}\'\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    assert proof.run(TRIAL) == "all"
 
 
 def test_a_child_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

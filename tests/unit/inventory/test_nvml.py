@@ -369,3 +369,26 @@ def test_bytes_that_are_no_text_are_that_gpus_failure(gate: Nvml, library: Libra
     library.answers("nvmlDeviceGetName", lambda _handle: b"\xff".decode())
     with pytest.raises(NvmlDeviceError, match="infoROM"):
         gate.product_name(UUID)
+
+
+def test_closing_waits_for_no_call_that_hangs(
+    gate: Nvml, library: Library, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(nvml, "_CLOSE_S", 0.01)
+    inside, release = threading.Event(), threading.Event()
+
+    def hang() -> int:
+        inside.set()
+        return int(release.wait(20))
+
+    library.answers("nvmlDeviceGetCount", hang)
+    caller = threading.Thread(target=gate.count)
+    caller.start()
+    assert inside.wait(20)
+    gate.close()
+    assert "nvmlShutdown" not in library.calls
+    assert "NVML does not answer" in caplog.text
+    release.set()
+    caller.join()
+    gate.close()
+    assert library.calls.count("nvmlShutdown") == 1
