@@ -330,16 +330,19 @@ def _value(setting: Setting, value: object, source: str) -> Any:
     converted = _converted(kind, value)
     if converted is None or not setting.check(converted):
         expect = setting.expect or f"a value of type {kind.__name__}"
+        if kind is not int and not isinstance(value, str | list | dict) and value is not None:
+            # What YAML makes of 0777 or on is no longer what was written.
+            expect += ", in quotes"
         raise ConfigError(f"setting {setting.name} ({source}) is {value!r}; expected {expect}")
     return converted
 
 
 def _converted(kind: type[Any], value: object) -> Any:
-    """Return `value` as `kind`, or None: YAML gives numbers where text is meant, never a flag."""
+    """Return `value` as `kind`, or None: a text that YAML takes for a number is not guessed."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return None
-    if issubclass(kind, Path):
-        return Path(str(value))
     if kind is int:
         return int(value) if _WHOLE_NUMBER.fullmatch(str(value)) else None
-    return str(value)
+    if not isinstance(value, str) or "\0" in value:
+        return None
+    return Path(value) if issubclass(kind, Path) else value

@@ -199,7 +199,7 @@ def test_an_unknown_key_of_the_file_is_refused(file: Path) -> None:
         ("cores_min: true\n", "cores_min .* is True; expected 0 to 100"),
         ("cores_min: 1.5\n", r"is 1\.5; expected"),
         ("cores_min: [1]\n", "expected 0 to 100"),
-        ("self_test: on\n", "expected on or off"),
+        ("self_test: on\n", "expected on or off, in quotes"),
         ("node_name:\n", "is None; expected a DNS subdomain"),
         ("cdi_dir: {}\n", "expected an absolute path"),
     ],
@@ -270,9 +270,20 @@ def test_values_have_the_type_of_their_default(name: str, text: str, value: Any)
     assert getattr(_parse(f"--{name.replace('_', '-')}", text), name) == value
 
 
-def test_yaml_may_write_text_as_a_number(file: Path) -> None:
-    file.write_text("node_name: 12\n")
-    assert _parse("--config", str(file)).node_name == "12"
+@pytest.mark.parametrize("written", ["node_name: 0777", "node_name: 12", "cdi_dir: 7", "proc: 1.5"])
+def test_text_that_yaml_takes_for_a_number_wants_quotes(file: Path, written: str) -> None:
+    file.write_text(written)
+    with pytest.raises(ConfigError, match=r"expected .*, in quotes$"):
+        _parse("--config", str(file))
+    file.write_text("node_name: '0777'\n")
+    assert _parse("--config", str(file)).node_name == "0777"
+
+
+@pytest.mark.parametrize("name", ["cdi_dir", "kubeconfig", "node_name"])
+def test_a_text_holds_no_nul(file: Path, name: str) -> None:
+    file.write_text(f'{name}: "/a\\0b"\n')
+    with pytest.raises(ConfigError, match=f"setting {name} "):
+        _parse("--config", str(file))
 
 
 def test_our_folder_is_below_kubelets() -> None:
