@@ -30,6 +30,7 @@ _ADVICE = {
     errno.ENOENT: "the folder does not exist: mount it into the plugin's pod",
     errno.ENOTDIR: "a part of the path is not a folder",
     errno.ELOOP: "it is a loop of links: remove it",
+    errno.EAGAIN: "a process holds it by a lease: end that process",
     errno.EIO: "the disk fails: look at the kernel's log",
     errno.EMFILE: "raise the limit of open files",
     errno.ENFILE: "raise the node's limit of open files",

@@ -108,6 +108,7 @@ def test_reading_and_removing_what_is_not_there(tmp_path: Path) -> None:
         (errno.EROFS, "read-only"),
         (errno.EACCES, "run as root"),
         (errno.ENOENT, "mount it"),
+        (errno.EAGAIN, "by a lease"),
         (errno.EPIPE, "kernel log"),
     ],
 )
