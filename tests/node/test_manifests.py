@@ -278,7 +278,7 @@ def test_a_pod_with_a_claim_mounts_nothing_where_limits_lie(
     [
         _extended("nvidia.com/gpu"),
         _extended("deviceclass.resource.kubernetes.io/gpu.apportion.gpu"),
-        _extended("example.com/gpu", "initContainers")
+        _extended("nvidia.com/gpu", "initContainers")
         | {"containers": [{"name": "other", "image": "none"}]},
     ],
 )
@@ -297,9 +297,10 @@ def test_an_extended_resource_asks_for_devices_as_a_claim_does(
         _pod(["/data", "/run/app", "/var/run/secrets/x", "/run/apportion2", "/srv/run/apportion"]),
         _pod([]),
         _pod(["/run"], **_extended("cpu")),
+        _pod(["/run", "/var/run"], **_extended("rdma/hca")),
         _pod(["/run/apportion", "/var"], hostNetwork=False),
     ],
-    ids=["elsewhere", "nothing", "no-device", "no-resources"],
+    ids=["elsewhere", "nothing", "no-device", "another-device", "no-resources"],
 )
 def test_other_pods_are_none_of_the_policy_s_business(server: ApiServer, body: Object) -> None:
     status, answer = _request(server, "POST", f"{PODS}?dryRun=All", body)
