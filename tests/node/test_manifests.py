@@ -240,6 +240,15 @@ def _extended(resource: str, kind: str = "containers") -> Object:
     return {kind: [{"name": "main", "image": "none", "resources": resources}]}
 
 
+def _scratch(source: Object) -> Object:
+    """Return a pod with a claim and a volume at /var/run that is not mounted read-only."""
+    body = _pod(["/var/run"])
+    mounting = body["spec"]["containers"][1]
+    del mounting["volumeMounts"][0]["readOnly"]
+    body["spec"]["volumes"] = [{"name": "v0"} | source]
+    return body
+
+
 BELOW = "may not mount a volume at or below /run/apportion"
 ABOVE = "may not mount a volume at /, /run, /var or /var/run"
 
@@ -278,7 +287,7 @@ def test_a_pod_with_a_claim_mounts_nothing_where_limits_lie(
     [
         _extended("nvidia.com/gpu"),
         _extended("deviceclass.resource.kubernetes.io/gpu.apportion.gpu"),
-        _extended("nvidia.com/gpu", "initContainers")
+        _extended("example.com/gpu", "initContainers")
         | {"containers": [{"name": "other", "image": "none"}]},
     ],
 )
@@ -297,14 +306,23 @@ def test_an_extended_resource_asks_for_devices_as_a_claim_does(
         _pod(["/data", "/run/app", "/var/run/secrets/x", "/run/apportion2", "/srv/run/apportion"]),
         _pod([]),
         _pod(["/run"], **_extended("cpu")),
-        _pod(["/run", "/var/run"], **_extended("rdma/hca")),
+        _scratch({"emptyDir": {}}),
         _pod(["/run/apportion", "/var"], hostNetwork=False),
     ],
-    ids=["elsewhere", "nothing", "no-device", "another-device", "no-resources"],
+    ids=["elsewhere", "nothing", "no-device", "scratch", "no-resources"],
 )
 def test_other_pods_are_none_of_the_policy_s_business(server: ApiServer, body: Object) -> None:
     status, answer = _request(server, "POST", f"{PODS}?dryRun=All", body)
     assert status == CREATED, answer
+
+
+@pytest.mark.parametrize(
+    "source", [{"configMap": {"name": "forged"}}, {"hostPath": {"path": "/srv"}}]
+)
+def test_what_may_be_read_only_is_no_scratch(server: ApiServer, source: Object) -> None:
+    status, answer = _request(server, "POST", f"{PODS}?dryRun=All", _scratch(source))
+    assert status == 422, answer
+    assert ABOVE in answer["message"]
 
 
 def test_ephemeral_containers_are_looked_at_as_well(server: ApiServer) -> None:
