@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -190,10 +189,8 @@ def test_a_cache_without_bound_is_refused(bundle: Bundle) -> None:
 
 
 def assert_refused_in_one_line(bundle: Bundle) -> str:
-    """Call the hook on a hostile image; the runtime neither waits long nor gets much to read."""
-    started = time.monotonic()
+    """Call the hook on a hostile image; the runtime gets an end, and not much to read."""
     done = bundle.hook()
-    assert time.monotonic() - started < 20
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"apportion-ldcache: ldconfig .* image.*\n", done.stderr)
     assert len(done.stderr) < 300

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from apportion import files
+from apportion.errors import StorageError
 
 from tests.node.prepare.world import UUIDS, Faulty, World, ref, result
 
@@ -67,3 +69,21 @@ def test_a_replay_that_dies_and_one_that_fails_leave_the_running_claim_counted(
     after.preparer(cdi=Faulty(after.cdi, "write_claim")).prepare(ref("a"))
     assert after.store.held(UUIDS[0]).memory == 10 << 30
     assert (after.share("a") / "limits").exists()
+
+
+def test_sums_made_while_something_could_not_be_read_are_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.prepared("a", result(memory="10Gi"))
+    after = world.restarted()
+    with monkeypatch.context() as broken:
+        real = files.read
+
+        def read(path: Path) -> bytes | None:
+            if ref("a").uid in str(path):
+                raise StorageError(f"cannot read {path}: too many open files")
+            return real(path)
+
+        broken.setattr(files, "read", read)
+        after.store.held(UUIDS[0])
+    assert after.store.held(UUIDS[0]).memory == 10 << 30

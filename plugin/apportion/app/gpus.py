@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from apportion import log, slices
-from apportion.errors import ApportionError, FatalError
+from apportion.errors import ApportionError, FatalError, StoppingError
 from apportion.inventory.patience import Patience
 from apportion.model import Device, DeviceName, GpuUuid, Inventory
 
@@ -78,6 +78,8 @@ class Gpus:
             found = self._read()
             if found.gpus:
                 self._prove(found.gpus[0].uuid)
+        except StoppingError:
+            return False
         except ApportionError as error:
             level = logging.ERROR if isinstance(error, FatalError) else logging.WARNING
             self._trouble.begin(str(error), str(error), level)

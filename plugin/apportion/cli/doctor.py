@@ -175,8 +175,10 @@ def _folders(node: _Node) -> str:
 def _claims(node: _Node) -> str:
     # Of whatever boot, and nothing is added up: only whether they can be read.
     store = Store(node.config.plugin_dir, "", tuple)
+    # In this order a Prepare in between is no trouble.
+    known = store.uids()
     readable = {record.ref.uid for record in store.records()}
-    unread = ", ".join(sorted(store.uids() - readable))
+    unread = ", ".join(sorted(known - readable))
     if unread:
         raise _TroubleError(
             f"records in {node.config.plugin_dir}/claims that cannot be read: {unread}; each "

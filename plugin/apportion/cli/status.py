@@ -172,8 +172,9 @@ def _read_files(settings: Config, found: _Readings) -> None:
     enforcer = registry.make(settings)
     found.boot = boot_id(settings.proc)
     store = Store(settings.plugin_dir, found.boot, enforcer.allowances)
+    known = store.uids()
     found.records = store.records()
-    unread = store.uids() - {record.ref.uid for record in found.records}
+    unread = known - {record.ref.uid for record in found.records}
     found.failures += [
         f"the record of claim UID {uid} in {settings.plugin_dir}/claims cannot be read; the "
         "plugin's log says why, and removes it once the pods of the claim are deleted"

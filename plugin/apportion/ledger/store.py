@@ -270,7 +270,7 @@ class Store:
             token = (files.read(self._lock) or b"")[:_TOKEN_BYTES]
             if not token or token != self._token:
                 self._account = self._counted()
-                self._token = token
+                self._keep(token)
             yield self._account
 
     def _renew_token(self) -> None:
@@ -284,7 +284,11 @@ class Store:
                 os.close(fd)
         except OSError as error:
             raise files.storage_error("write", self._lock, error) from error
-        self._token = token
+        self._keep(token)
+
+    def _keep(self, token: bytes) -> None:
+        """Trust the sums for as long as the token stays, unless something could not be read."""
+        self._token = b"" if self._unread else token
 
     def _counted(self) -> account.Account:
         sums = account.Account()

@@ -22,7 +22,8 @@
 #define CONF_FOLDER "ld.so.conf.d"
 #define CONF_NAME "00-apportion.conf"
 #define CONF_PART ".00-apportion.conf.part"
-#define SECONDS_MOST 10
+#define SECONDS_MOST 30     /* a pod with little CPU, or a slow disk */
+#define CPU_SECONDS_MOST 10 /* an image without end */
 #define MEMORY_MOST (256u << 20) /* its own; libraries that it maps, of any size, do not count */
 #define FILE_MOST (16u << 20)    /* some 100,000 libraries; ours is 20 KiB */
 #define ARGUMENTS_MOST 64
@@ -123,9 +124,10 @@ static bool bound(int resource, rlim_t most)
     struct rlimit limit;
     if (getrlimit(resource, &limit) < 0)
         return false;
+    /* The soft bound lies below the hard one, whose signal for CPU time is a plain SIGKILL. */
     if (limit.rlim_max > most)
-        limit.rlim_max = most;
-    limit.rlim_cur = limit.rlim_max;
+        limit.rlim_max = most + 1;
+    limit.rlim_cur = limit.rlim_max > most ? most : limit.rlim_max;
     return setrlimit(resource, &limit) == 0;
 }
 
@@ -139,7 +141,7 @@ static bool bound_all(void)
         if (signal(fatal[i], SIG_DFL) == SIG_ERR)
             return false;
     alarm(SECONDS_MOST);
-    return sigprocmask(SIG_SETMASK, &none, NULL) == 0 && bound(RLIMIT_CPU, SECONDS_MOST) &&
+    return sigprocmask(SIG_SETMASK, &none, NULL) == 0 && bound(RLIMIT_CPU, CPU_SECONDS_MOST) &&
            bound(RLIMIT_DATA, MEMORY_MOST) && bound(RLIMIT_FSIZE, FILE_MOST) &&
            bound(RLIMIT_CORE, 0);
 }

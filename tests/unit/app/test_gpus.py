@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 from apportion import slices
 from apportion.app.gpus import Gpus
-from apportion.errors import ApportionError, EnforcementError, NvmlUnavailableError, StorageError
+from apportion.errors import (
+    ApportionError,
+    EnforcementError,
+    NvmlUnavailableError,
+    StoppingError,
+    StorageError,
+)
 from apportion.model import Excluded, GpuUuid, Inventory
 
 from tests.fakes import samples
@@ -183,3 +189,12 @@ def test_a_lasting_trouble_is_said_once_and_so_is_its_end(
     assert said.count("GPUs cannot be shared: no library below /") == 1
     assert said.count("GPUs cannot be shared: all is well again") == 1
     assert len([text for text in said if "no GPU of this node is offered" in text]) == 1
+
+
+def test_a_scan_that_the_stop_breaks_off_withdraws_nothing() -> None:
+    node = Node()
+    assert node.gpus.scan()
+    node.unproven = StoppingError("the plugin ends")
+    for _ in range(9):
+        assert not node.gpus.scan()
+    assert len(node.gpus.devices()) == 2
