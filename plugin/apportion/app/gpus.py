@@ -78,7 +78,8 @@ class Gpus:
             found = self._read()
             if found.gpus:
                 self._prove(found.gpus[0].uuid)
-        except StoppingError:
+        except StoppingError as error:
+            _LOG.info("GPUs are not looked at: %s", error)
             return False
         except ApportionError as error:
             level = logging.ERROR if isinstance(error, FatalError) else logging.WARNING
