@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Callable
@@ -63,6 +64,7 @@ class Walk:
         Raises:
             StepError: it is not what was expected.
         """
+        json.dumps(seen)  # the demo's last line holds it: what JSON cannot say fails here
         self.checked[name] = seen
         if seen != expected:
             raise StepError(f"{name}: expected {expected!r}, saw {seen!r}")
