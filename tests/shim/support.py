@@ -59,14 +59,19 @@ def make(folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def gpus_conf(count: int = 2, **driver: str) -> str:
-    """Return the simulated driver's configuration with `count` Tesla T4s."""
+def gpus_conf(count: int = 2, *, context_mib: int = 0, **driver: str) -> str:
+    """Return the simulated driver's configuration with `count` Tesla T4s.
+
+    `context_mib` is what a context takes of a card's memory: nothing, for sums to the byte, unless
+    a test is about contexts.
+    """
     lines = ["[driver]", "device_nodes = ignored", *(f"{k} = {v}" for k, v in driver.items())]
     for index in range(count):
         lines += [
             f"[gpu {index}]",
             f"uuid = {uuid(index)}",
             f"pci = 00000000:{0x3B + index:02x}:00.0",
+            f"context_mib = {context_mib}",
         ]
     return "\n".join(lines) + "\n"
 

@@ -121,6 +121,19 @@ bool ap_gpu_reserve(struct ap_process *process, struct ap_gpu *gpu, uint64_t byt
     return false;
 }
 
+/* Within the limits if it fits, else all of it on the first share that has a slot. */
+bool ap_gpu_force(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
+{
+    if (reserve_once(process, gpu, bytes))
+        return true;
+    for (uint32_t i = 0; i < gpu->share_count; i++) {
+        struct ap_share *share = gpu->shares[i];
+        if (join(process, share) && ap_ledger_reserve(&share->ledger, bytes, UINT64_MAX))
+            return true;
+    }
+    return false;
+}
+
 /* The split over the shares needs no record: each slot says what this process holds there, and
  * the sum over the GPU's slots is what it was charged. */
 void ap_gpu_release(struct ap_gpu *gpu, uint64_t bytes)

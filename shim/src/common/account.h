@@ -13,6 +13,10 @@ uint64_t ap_gpu_limit(const struct ap_gpu *gpu);
 /* Charges `bytes` or refuses. A refusal comes only after the dead were looked for. */
 bool ap_gpu_reserve(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes);
 
+/* Charges `bytes` that the driver has taken already, over the limit if need be, so that everything
+ * after it is refused. False: there is no slot to charge it to; nothing is charged. */
+bool ap_gpu_force(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes);
+
 /* Gives back `bytes` of what this process was charged. */
 void ap_gpu_release(struct ap_gpu *gpu, uint64_t bytes);
 
