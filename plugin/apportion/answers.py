@@ -61,6 +61,11 @@ def check_node(what: str, found: Object) -> None:
     _named(what, found, "name", "uid")
 
 
+def check_event(what: str, found: Object) -> None:
+    """Refuse what is no Event."""
+    _named(what, found, "name", "namespace")
+
+
 def check_slice(what: str, found: Object) -> None:
     """Refuse what is no ResourceSlice, as far as the publisher reads it."""
     _named(what, found, "name", "uid", "resourceVersion")

@@ -2,15 +2,14 @@
 
 Dictionaries, because the client's typed models drop or refuse fields that they do not know, and
 cost memory. From the client come authentication (ServiceAccount, kubeconfig) and connections.
-No limit of requests on our side: who calls too often has to wait by itself (`Backoff`).
+No limit of requests on our side: who calls too often has to wait by itself (`backoff`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +36,10 @@ _RESOURCE = "/apis/resource.k8s.io/v1"
 _SLICES = f"{_RESOURCE}/resourceslices"
 _CLAIM = f"{_RESOURCE}/namespaces/{{namespace}}/resourceclaims/{{name}}"
 _NODE = "/api/v1/nodes/{name}"
+_EVENTS = "/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+
+_JSON = "application/json"
+_MERGE = "application/merge-patch+json"
 
 # More than threads that call at a time: 8 Prepares of 8 claims would wait for each other here.
 _CONNECTIONS = 16
@@ -99,29 +102,6 @@ class SliceList:
 
     items: tuple[dict[str, Any], ...]
     version: str
-
-
-class Backoff:
-    """Seconds to wait before the next try: doubling, bounded, less up to half at random."""
-
-    def __init__(
-        self,
-        first_s: float = 0.5,
-        most_s: float = 30.0,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
-        self._first, self._most, self._chance = first_s, most_s, chance
-        self._next = first_s
-
-    def next(self) -> float:
-        """Return how long to wait now."""
-        wait = self._next * (1 - self._chance() / 2)
-        self._next = min(self._next * 2, self._most)
-        return wait
-
-    def reset(self) -> None:
-        """Start small again, after a success."""
-        self._next = self._first
 
 
 class Watch:
@@ -218,6 +198,18 @@ class Kube:
         """Return the Node."""
         return self._json("GET", _NODE, {"name": name}, check=answers.check_node)
 
+    def create_event(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an Event in the namespace that it names."""
+        path = {"namespace": body["metadata"]["namespace"]}
+        return self._json("POST", _EVENTS, path, check=answers.check_event, body=body)
+
+    def patch_event(self, namespace: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge `body` into an Event and return it whole; an empty body changes nothing."""
+        path = {"namespace": namespace, "name": name}
+        return self._json(
+            "PATCH", _EVENTS + "/{name}", path, check=answers.check_event, body=body, kind=_MERGE
+        )
+
     def _list(self, path: str, query: dict[str, str], check: answers.Check) -> SliceList:
         items: list[dict[str, Any]] = []
         what, more = f"GET {path}", ""
@@ -241,8 +233,9 @@ class Kube:
         *,
         check: answers.Check,
         body: Mapping[str, Any] | None = None,
+        kind: str = _JSON,
     ) -> dict[str, Any]:
-        data = self._read(method, path, parts, body=body)
+        data = self._read(method, path, parts, body=body, kind=kind)
         what = f"{method} {path.format(**parts or {})}"
         found = answers.decoded(what, data)
         check(what, found)
@@ -257,9 +250,10 @@ class Kube:
         *,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
+        kind: str = _JSON,
     ) -> bytes:
         """Return an answer's whole body, which also gives its connection back."""
-        response = self._call(method, path, parts, query=query, body=body)
+        response = self._call(method, path, parts, query=query, body=body, kind=kind)
         with _broken(f"{method} {path}"):
             return response.data
 
@@ -271,6 +265,7 @@ class Kube:
         *,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
+        kind: str = _JSON,
         timeout: tuple[float, float] | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """Return the answer, its body unread, or raise what its status stands for."""
@@ -283,7 +278,7 @@ class Kube:
                 path,
                 path_params=dict(parts or {}),
                 query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json", "Content-Type": "application/json"},
+                header_params={"Accept": _JSON, "Content-Type": kind},
                 body=body,
                 auth_settings=["BearerToken"],
             )

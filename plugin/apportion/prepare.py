@@ -25,7 +25,13 @@ from apportion.cdi import spec
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
 from apportion.enforce import Enforcer
-from apportion.errors import ApportionError, ClaimError, EnforcementError, KubeNotFoundError
+from apportion.errors import (
+    ApportionError,
+    ClaimError,
+    EnforcementError,
+    KubeNotFoundError,
+    OverCommitError,
+)
 from apportion.ledger.schema import Record, State
 from apportion.ledger.store import Store
 from apportion.model import (
@@ -44,6 +50,10 @@ from apportion.sweep import Sweeper
 
 _LOG = logging.getLogger("apportion.prepare")
 
+# Reasons of events.
+OVER_COMMIT = "OverCommitRefused"
+_REASONS = {"prepare": "PrepareRefused", "unprepare": "UnprepareFailed"}
+
 
 class Preparer:
     """Prepares and unprepares claims; safe to call from many threads.
@@ -59,6 +69,8 @@ class Preparer:
         cdi: the specs on disk.
         enforcer: holds the shares to their limits.
         driver_files: finds the driver's files (driver.DriverFinder).
+        tell: told of each claim that is refused: which, the reason in one word, what kubelet is
+            told.
         clock: seconds, for the milliseconds in the logs.
     """
 
@@ -72,6 +84,7 @@ class Preparer:
         cdi: CdiStore,
         enforcer: Enforcer,
         driver_files: Callable[[], DriverFiles],
+        tell: Callable[[ClaimRef, str, str], None] = lambda _ref, _reason, _text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -81,6 +94,7 @@ class Preparer:
         self._cdi = cdi
         self._enforcer = enforcer
         self._driver_files = driver_files
+        self._tell = tell
         self._clock = clock
         self._sweeper = Sweeper(config=config, fetch=fetch, store=store, cdi=cdi, enforcer=enforcer)
         self._static: tuple[DriverFiles, str, dict[str, Any]] | None = None
@@ -110,7 +124,7 @@ class Preparer:
                 devices = self._devices()
                 record = self._prepare(self._resolve(ref, devices), devices)
         except ApportionError as error:
-            return _refused("prepare", ref, error)
+            return self._refused("prepare", ref, error)
         self._log_prepared(record, began)
         return ClaimOutcome(devices=record.devices)
 
@@ -125,7 +139,7 @@ class Preparer:
             with self._store.claim_lock(ref.uid):
                 keys = self._sweeper.remove(ref.uid)
         except ApportionError as error:
-            return _refused("unprepare", ref, error)
+            return self._refused("unprepare", ref, error)
         _LOG.info(
             "unprepared" if keys else "nothing to unprepare",
             extra={
@@ -305,6 +319,15 @@ class Preparer:
                 },
             )
 
+    def _refused(self, action: str, ref: ClaimRef, error: ApportionError) -> ClaimOutcome:
+        text = str(error)
+        said = text if text.startswith(f"claim {ref}") else f"claim {ref}: {text}"
+        _LOG.warning("cannot %s %s", action, said, extra={"claim": str(ref), "uid": ref.uid})
+        outcome = ClaimOutcome(error=f"cannot {action} {said}")
+        over = isinstance(error, OverCommitError)
+        self._tell(ref, OVER_COMMIT if over else _REASONS[action], outcome.error)
+        return outcome
+
     def _ms(self, began: float) -> float:
         return round((self._clock() - began) * 1000, 2)
 
@@ -312,10 +335,3 @@ class Preparer:
 def _refuse_odd(ref: ClaimRef) -> None:
     if not names.is_uid(ref.uid):
         raise ClaimError(f"its UID {ref.uid[:64]!r} cannot name a file; is this kubelet speaking?")
-
-
-def _refused(action: str, ref: ClaimRef, error: ApportionError) -> ClaimOutcome:
-    text = str(error)
-    said = text if text.startswith(f"claim {ref}") else f"claim {ref}: {text}"
-    _LOG.warning("cannot %s %s", action, said, extra={"claim": str(ref), "uid": ref.uid})
-    return ClaimOutcome(error=f"cannot {action} {said}")

@@ -64,6 +64,11 @@ def _published(server: ApiServer) -> list[dict[str, Any]]:
     return list(server.call("GET", _SLICES)["items"])
 
 
+def _events(server: ApiServer, name: str) -> list[dict[str, Any]]:
+    path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name}"
+    return list(server.call("GET", path)["items"])
+
+
 def test_the_rights_suffice_for_all_that_the_plugin_does(
     server: ApiServer, kubeconfig: str, short: Path
 ) -> None:
@@ -82,10 +87,14 @@ def test_the_rights_suffice_for_all_that_the_plugin_does(
         until(lambda: len(_published(server)) == 1)
         claim = allocated(server, "right", share(_NODE, "gpu-0000-3b-00-0"))
         assert kubelet.prepare(claim).claims[claim["uid"]].error == ""
+        wrong = allocated(server, "wrong", share(_NODE, "gpu-elsewhere"))
+        refused = kubelet.prepare(wrong).claims[wrong["uid"]].error
+        until(lambda: [event["message"] for event in _events(server, "pod-of-wrong")] == [refused])
         deleted(server, "right")
         until(lambda: not host.checkpoints())
         host.gpus.write_config(gpus=())
         until(lambda: _published(server) == [])
+        until(lambda: [event["reason"] for event in _events(server, _NODE)] == ["NoGpuToShare"])
         assert "forbidden" not in plugin.text()
         assert plugin.terminate() == 0
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from apportion.kube import Backoff
+from apportion.backoff import Backoff
 
 
 def test_backoff_doubles_to_a_bound_and_starts_again() -> None:

@@ -103,6 +103,7 @@ def test_the_role_is_exactly_what_the_code_uses() -> None:
     }
     assert rules == {
         ("", "nodes"): ["get"],
+        ("events.k8s.io", "events"): ["create", "patch"],
         ("resource.k8s.io", "resourceclaims"): ["get"],
         ("resource.k8s.io", "resourceslices"): [
             "create",

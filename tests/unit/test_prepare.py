@@ -250,6 +250,16 @@ def test_over_commit_is_refused_by_the_ledger_itself_and_names_who_is_in_the_way
         assert part in outcome.error
     assert world.state() == before
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert world.told == [(ref("b"), "OverCommitRefused", outcome.error)]
+
+
+def test_what_kubelet_is_told_is_told_to_the_pods_in_the_same_words(world: World) -> None:
+    refused = world.preparer().prepare(ref("none"))
+    assert world.told == [(ref("none"), "PrepareRefused", refused.error)]
+    world.prepared("c")
+    broken = Faulty(world.cdi, "remove_claim")
+    failed = world.preparer(cdi=broken).unprepare(ref("c"))
+    assert world.told[1:] == [(ref("c"), "UnprepareFailed", failed.error)]
 
 
 def test_over_commit_within_one_claim_is_refused(world: World) -> None:

@@ -20,6 +20,7 @@ from apportion.config import Config
 from apportion.driver import DriverFinder
 from apportion.enforce import Enforcer, registry
 from apportion.errors import ConfigError, KubeError, StateError, StorageError
+from apportion.events import Recorder
 from apportion.inventory.nvml import Nvml
 from apportion.inventory.scan import scan
 from apportion.kubelet import Kubelet, instance
@@ -61,7 +62,10 @@ class App:
         self._nvml = Nvml(config.driver_root_mount)
         self._enforcer: Enforcer = registry.make(config, self._loops.stopping.is_set)
         self._pulse = Pulse(config.scan_interval_s)
-        self._store = Store(config.plugin_dir, boot_id(config.proc), self._enforcer.allowances)
+        self._events = Recorder(self._kube, driver=config.driver_name, node=config.node_name)
+        self._store = Store(
+            config.plugin_dir, boot_id(config.proc), self._enforcer.allowances, self._on_damage
+        )
         self._instance = instance(
             config.driver_name, config.plugin_dir, config.registry_dir, config.pod_uid
         )
@@ -71,6 +75,7 @@ class App:
             policy=_policy(config),
             others=self._instance.others_alive,
             on_change=self._wake,
+            on_trouble=self._events.on_node,
         )
         self._preparer = Preparer(
             config=config,
@@ -80,6 +85,7 @@ class App:
             cdi=CdiStore(config.cdi_dir, config.driver_name),
             enforcer=self._enforcer,
             driver_files=DriverFinder(config.driver_root_mount, config.driver_root),
+            tell=self._events.on_pods,
         )
         self._metrics = Metrics(self._samples)
         self._publisher = Publisher(
@@ -89,6 +95,7 @@ class App:
             desired=self._gpus.bodies,
             on_published=self._on_published,
             on_error=self._metrics.publish_failed,
+            on_dropped=functools.partial(self._events.on_node, "FieldsDropped"),
         )
         self._kubelet = Kubelet(
             self._instance,
@@ -111,6 +118,7 @@ class App:
         self._instance.acquire()
         try:
             self._answer_probes()
+            self._loops.start("events", self._events.run)
             self._find_gpus()
             self._serve_kubelet()
             self._start_loops()
@@ -189,6 +197,7 @@ class App:
         self._loops.stop()
         self._kubelet.stop(_DRAIN_S)
         self._publisher.stop()
+        self._events.stop()
         ended = self._loops.join(_JOIN_S)
         self._metrics.stop()
         self._nvml.close()
@@ -207,6 +216,11 @@ class App:
             return self._kube.get_claim(ref)
         except KubeError as error:
             raise type(error)(kube.hinted(error), error.status) from error
+
+    def _on_damage(self, ref: ClaimRef | None, text: str) -> None:
+        self._events.on_node("RecordDamaged", text)
+        if ref is not None:
+            self._events.on_claim(ref, "RecordDamaged", text)
 
     def _wake(self) -> None:
         # A scan that the stop broke off says nothing of the GPUs.

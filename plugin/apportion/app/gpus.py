@@ -14,6 +14,9 @@ from apportion.model import Device, DeviceName, GpuUuid, Inventory
 
 _LOG = logging.getLogger(__name__)
 
+# Reasons of events.
+CANNOT_SHARE, NO_GPU = "GpusCannotBeShared", "NoGpuToShare"
+
 # A driver that is being replaced is away for some scans, and a busy one may not answer for a GPU;
 # what is offered is withdrawn after these.
 _PATIENCE = 3
@@ -30,6 +33,7 @@ class Gpus:
         policy: slices.Policy,
         others: Callable[[], bool],
         on_change: Callable[[], None],
+        on_trouble: Callable[[str, str], None] = lambda _reason, _text: None,
     ) -> None:
         """Wire it; nothing is read yet.
 
@@ -40,9 +44,11 @@ class Gpus:
             others: whether another plugin serves this node; what this one cannot share, that one
                 may.
             on_change: told when what is offered has changed.
+            on_trouble: told at each scan that finds no GPU to share: the reason in one word, and
+                what to say of it.
         """
         self._read, self._prove, self._policy = read, prove, policy
-        self._others, self._on_change = others, on_change
+        self._others, self._on_change, self._on_trouble = others, on_change, on_trouble
         self._lock = threading.Lock()
         self._inventory: Inventory | None = None
         self._devices: tuple[Device, ...] = ()
@@ -84,6 +90,7 @@ class Gpus:
         except ApportionError as error:
             level = logging.ERROR if isinstance(error, FatalError) else logging.WARNING
             self._trouble.begin(str(error), str(error), level)
+            self._on_trouble(CANNOT_SHARE, f"GPUs cannot be shared: {error}")
             if not self._others():
                 self._failures += 1
                 if self._failures == _PATIENCE:
@@ -92,6 +99,8 @@ class Gpus:
         self._failures = 0
         self._trouble.end()
         self._accept(self._patience.settle(found))
+        if not self._devices:
+            self._on_trouble(NO_GPU, _no_gpu(found))
         return True
 
     def _withdraw(self, cause: str) -> None:
@@ -119,3 +128,8 @@ class Gpus:
         elif not self._failures:
             _LOG.warning("no GPU to offer on this node; looked for again at each scan")
         self._on_change()
+
+
+def _no_gpu(found: Inventory) -> str:
+    left_out = "".join(f"; {gpu.identity} is not shared: {gpu.reason}" for gpu in found.excluded)
+    return f"no GPU to offer on this node{left_out or ': NVML sees none; look at nvidia-smi'}"

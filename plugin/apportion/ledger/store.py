@@ -66,12 +66,19 @@ class Store:
         folder: the plugin's folder: `claims/` and `lock` lie there.
         boot: this boot's ID.
         allowances: what the share folders allow now (Enforcer.allowances).
+        on_damage: told when a damaged record was moved aside: its claim as far as it is known, and
+            what is to be said of it.
     """
 
     def __init__(
-        self, folder: Path, boot: str, allowances: Callable[[], Iterable[Allowance]]
+        self,
+        folder: Path,
+        boot: str,
+        allowances: Callable[[], Iterable[Allowance]],
+        on_damage: Callable[[ClaimRef | None, str], None] = lambda _ref, _text: None,
     ) -> None:
         self.boot = boot
+        self._on_damage = on_damage
         self._claims = folder / "claims"
         self._lock = folder / "lock"
         self._allowances = allowances
@@ -113,13 +120,12 @@ class Store:
                 path.replace(aside)
             except OSError as failed:
                 raise files.storage_error("move aside", path, failed) from failed
-            _LOG.error(
-                "%s; kept as %s, and the claim counts with its share folders until it is prepared "
-                "or unprepared again, or known to be gone",
-                error,
-                aside,
-                extra={"uid": uid},
+            text = (
+                f"{error}; kept as {aside}, and the claim counts with its share folders until it "
+                "is prepared or unprepared again, or known to be gone"
             )
+            _LOG.error("%s", text, extra={"uid": uid})
+            self._on_damage(self.named_aside(uid), text)
             return None
 
     def begin(

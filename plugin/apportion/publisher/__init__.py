@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from apportion import log, slices
+from apportion.backoff import Backoff
 from apportion.errors import (
     KubeConflictError,
     KubeError,
@@ -26,7 +27,7 @@ from apportion.errors import (
     KubeNotFoundError,
     RetryableError,
 )
-from apportion.kube import Backoff, Kube, Watch, hinted
+from apportion.kube import Kube, Watch, hinted
 from apportion.publisher.plan import Body, Desired, Plan, device_names, plan
 
 _LOG = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Publisher:
         desired: Desired,
         on_published: Callable[[bool, int], None] = lambda _complete, _devices: None,
         on_error: Callable[[], None] = lambda: None,
+        on_dropped: Callable[[str], None] = lambda _text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Wire it; nothing happens yet.
@@ -65,11 +67,13 @@ class Publisher:
             desired: what should be there.
             on_published: told after each good look: whether all fields are there, devices.
             on_error: told of each failed try.
+            on_dropped: told each time that the API server drops fields, what to say of it.
             clock: seconds, monotonic.
         """
         self._api, self._driver, self._node = api, driver, node
         self._desired = desired
         self._on_published, self._on_error = on_published, on_error
+        self._on_dropped = on_dropped
         self._clock = clock
         self._bell = threading.Event()
         self._stop = threading.Event()
@@ -192,13 +196,13 @@ class Publisher:
         if any(dropped):
             self._retry_dropped_at = self._clock() + _DROPPED_RETRY_S
             fields = sorted(path for paths in dropped for path in paths)
-            self._gate_trouble.begin(
-                "dropped",
+            text = (
                 f"the API server dropped {len(fields)} fields such as {fields[0]}, so nothing can "
                 f"be shared: switch on the feature gate {FEATURE_GATE} of kube-apiserver, "
-                "kube-scheduler, kube-controller-manager and kubelet; tried again each minute",
-                logging.ERROR,
+                "kube-scheduler, kube-controller-manager and kubelet; tried again each minute"
             )
+            self._gate_trouble.begin("dropped", text, logging.ERROR)
+            self._on_dropped(text)
 
     def _settled(self, found: Sequence[Body], generation: int, *, complete: bool) -> None:
         """Note that there is nothing to do; `complete`: not even what the server dropped."""

@@ -154,6 +154,7 @@ class World:
     claims: dict[str, dict[str, Any]] = field(default_factory=dict)
     trials: list[proof.Trial] = field(default_factory=list)
     driver: str = DRIVER
+    told: list[tuple[ClaimRef, str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.config = Config(
@@ -214,6 +215,7 @@ class World:
             driver_files=DriverFinder(
                 self.config.driver_root_mount, self.config.driver_root, self.base / "no-dev"
             ),
+            tell=lambda *said: self.told.append(said),
         )
 
     def prepared(self, name: str = "c", *results: dict[str, Any]) -> ClaimOutcome:

@@ -25,6 +25,7 @@ class Node:
         self.unproven: ApportionError | None = None
         self.proven: list[GpuUuid] = []
         self.changes = 0
+        self.told: list[tuple[str, str]] = []
         self.others = False
         policy = slices.Policy(driver=samples.DRIVER, node=samples.NODE)
         self.gpus = Gpus(
@@ -33,6 +34,7 @@ class Node:
             policy=policy,
             others=lambda: self.others,
             on_change=self._changed,
+            on_trouble=lambda reason, text: self.told.append((reason, text)),
         )
 
     def _read(self) -> Inventory:
@@ -198,3 +200,19 @@ def test_a_scan_that_the_stop_breaks_off_withdraws_nothing() -> None:
     for _ in range(9):
         assert not node.gpus.scan()
     assert len(node.gpus.devices()) == 2
+
+
+def test_each_scan_that_finds_nothing_to_share_is_told(node: Node) -> None:
+    node.gpus.scan()
+    assert node.told == []
+    node.unproven = EnforcementError("an allocation over the limit was granted")
+    node.gpus.scan()
+    node.gpus.scan()
+    node.unproven = None
+    node.inventory = Inventory((), (Excluded("GPU-1", "MIG is on"),))
+    node.gpus.scan()
+    assert node.told == [
+        ("GpusCannotBeShared", "GPUs cannot be shared: an allocation over the limit was granted"),
+        ("GpusCannotBeShared", "GPUs cannot be shared: an allocation over the limit was granted"),
+        ("NoGpuToShare", "no GPU to offer on this node; GPU-1 is not shared: MIG is on"),
+    ]

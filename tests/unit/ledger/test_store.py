@@ -127,6 +127,21 @@ def test_a_lost_lock_file_makes_it_read_again(claims: Store, tmp_path: Path) -> 
     complete(claims, resolved("b", memory=600))
 
 
+def test_what_is_moved_aside_is_told_with_its_claim_as_far_as_that_is_known(
+    tmp_path: Path,
+) -> None:
+    told: list[tuple[ClaimRef | None, str]] = []
+    claims = Store(tmp_path, "boot-1", tuple, lambda ref, text: told.append((ref, text)))
+    for name, damage in (("a", b"x"), ("b", b"")):
+        done = complete(claims, resolved(name))
+        path_of(tmp_path, name).write_bytes(
+            (damage and path_of(tmp_path, name).read_bytes()) + damage
+        )
+        claims.get(done.ref.uid)
+    assert [ref and ref.name for ref, _text in told] == ["a", None]
+    assert all("is damaged" in text for _ref, text in told)
+
+
 def test_records_of_another_boot_count_for_nothing(claims: Store, tmp_path: Path) -> None:
     complete(claims, resolved("a", memory=1000))
     after = Store(tmp_path, "boot-2", tuple)

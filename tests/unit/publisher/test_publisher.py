@@ -111,6 +111,7 @@ class Scene:
         self.now = 1000.0
         self.groups = 1
         self.published: list[tuple[bool, int]] = []
+        self.told: list[str] = []
         self.errors = 0
         self.known = True
         self.publisher = Publisher(
@@ -120,6 +121,7 @@ class Scene:
             desired=lambda n: bodies(n, self.groups) if self.known else None,
             on_published=lambda complete, devices: self.published.append((complete, devices)),
             on_error=self._count,
+            on_dropped=self.told.append,
             clock=lambda: self.now,
         )
 
@@ -222,7 +224,8 @@ def test_dropped_fields_are_one_loud_error_and_tried_again_on_a_timer(
     scene.now += 60
     assert scene.settle() == 60
     assert len(scene.server.writes()) == before + 1
-    assert len(_messages(caplog, "ERROR")) == 1
+    assert _messages(caplog, "ERROR") == [f"slices are incomplete: {scene.told[0]}"]
+    assert len(scene.told) == 2
 
 
 def test_a_gate_that_is_switched_on_is_noticed_without_a_restart(
