@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 PLUGIN_SOURCES := $(shell find plugin -name '*.py' -o -name '*.pyi' -o -name py.typed) pyproject.toml README.md
 SAY = @printf '\033[1m== %s\033[0m\n'
 
-.PHONY: help demo can-run test setup lint types proto shim fakes wheel image cluster-build check unit clean
+.PHONY: bench-prepare help demo can-run test setup lint types proto shim fakes wheel image cluster-build check unit clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -76,6 +76,9 @@ unit: wheel ## unit tier; each pure module is covered by 95 % or more
 	$(PY) -m pytest tests/unit -q --no-header --cov=apportion --cov-report= $(PYTEST_ARGS)
 	$(VENV)/bin/coverage json -q -o $(BUILD)/coverage.json
 	$(PY) scripts/coverage_gate.py $(BUILD)/coverage.json
+
+bench-prepare: setup wheel shim fakes ## Prepare as kubelet sees it, at 0 to 1000 claims; one line of JSON last
+	@$(PY) -m bench.prepare
 
 clean: ## remove all that was made here; the cluster's cache stays
 	rm -rf $(BUILD) plugin/apportion.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

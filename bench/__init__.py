@@ -1,0 +1,1 @@
+"""Measurements, each with a command of its own; bench/README.md has the numbers."""

@@ -1,0 +1,1 @@
+"""Measures NodePrepareResources as kubelet sees it, with a real API server."""
