@@ -9,11 +9,12 @@ BUILD := $(CURDIR)/build
 VENV  := $(BUILD)/venv
 PY    := $(VENV)/bin/python
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 PLUGIN_SOURCES := $(shell find plugin -name '*.py' -o -name '*.pyi' -o -name py.typed) pyproject.toml README.md
 SAY = @printf '\033[1m== %s\033[0m\n'
 
-.PHONY: bench-prepare help demo can-run test setup lint types proto shim fakes wheel image cluster-build check unit clean
+.PHONY: bench-prepare bench-shim help demo can-run test setup lint types proto shim fakes wheel image cluster-build check unit clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -69,6 +70,10 @@ cluster-build: setup ## Kubernetes, etcd and containerd from source, once, into 
 image: setup ## the Dockerfile's image, as an OCI archive in the cache
 	$(SAY) "image"
 	$(PY) -m tests.lab --build-only
+
+bench-shim: setup ## what the front libraries cost; last line of output: JSON
+	$(SAY) "what the front libraries cost"
+	@$(PY) -m bench.shim $(BENCH_ARGS)
 
 check: unit
 unit: wheel ## unit tier; each pure module is covered by 95 % or more

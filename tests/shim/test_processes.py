@@ -142,7 +142,7 @@ def test_an_application_that_leaves_its_root_keeps_its_limit(container: Containe
 def test_a_thousand_kills_leave_no_trace(container: Container) -> None:
     share = container.share(LIMIT)
     answer = container.run("/run/bin/storm", "1000", "8", str(3 * MIB), "7").split()
-    assert answer == ["1000", "0"]
+    assert answer[:2] == ["1000", "0"]
     assert share.peak <= LIMIT
     with container.client().start() as app:
         assert app.alloc(LIMIT) == OK

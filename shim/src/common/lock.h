@@ -27,4 +27,23 @@ static inline void ap_unlock(struct ap_lock *lock)
         ap_lock_wake(lock);
 }
 
+/* For a few instructions without a system call: unlocking is a plain store, which wakes nobody, so
+ * one that waits looks again by itself. All zero is unlocked here, too. */
+struct ap_short_lock {
+    _Atomic uint32_t word; /* 0 free, 1 held */
+};
+
+void ap_short_lock_wait(struct ap_short_lock *lock);
+
+static inline void ap_short_lock(struct ap_short_lock *lock)
+{
+    if (atomic_exchange_explicit(&lock->word, 1, memory_order_acquire) != 0)
+        ap_short_lock_wait(lock);
+}
+
+static inline void ap_short_unlock(struct ap_short_lock *lock)
+{
+    atomic_store_explicit(&lock->word, 0, memory_order_release);
+}
+
 #endif

@@ -25,7 +25,7 @@ struct ap_gpu {
     struct ap_share *shares[AP_SHARE_MAX];
     struct ap_table blocks;     /* blocks of memory that small allocations lie in, by reference */
     struct ap_lock small_lock;  /* held while a small allocation is placed */
-    _Atomic uint64_t small_bytes, small_blocks;
+    _Atomic uint64_t small;     /* blocks that hold small pieces, and what is in them: charge.c */
 };
 
 /* A device's primary context; the lock spans the calls that begin and end it. */

@@ -187,6 +187,12 @@ void ap_futex_wake_one(void *word)
     (void)ap_sys(SYS_futex, (long)word, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
 }
 
+void ap_nap(long length)
+{
+    struct timespec time = {.tv_nsec = length};
+    (void)ap_sys(SYS_nanosleep, (long)&time, 0, 0, 0, 0, 0);
+}
+
 uint32_t ap_pid(void)
 {
     return (uint32_t)ap_sys(SYS_getpid, 0, 0, 0, 0, 0, 0);

@@ -38,6 +38,7 @@ void ap_byte_unlock(int fd, int64_t byte);
 
 void ap_futex_wait(void *word, uint32_t expected);
 void ap_futex_wake_one(void *word);
+void ap_nap(long nanoseconds); /* less than a second */
 
 uint32_t ap_pid(void);
 uint64_t ap_coarse_ms(void); /* CLOCK_MONOTONIC_COARSE */

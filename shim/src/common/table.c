@@ -86,7 +86,7 @@ bool ap_table_put(struct ap_table *table, const struct ap_record *record, struct
     uint64_t hashed = hash(record->key);
     struct ap_table_part *part = part_of(table, hashed);
     *had_old = false;
-    ap_lock(&part->lock);
+    ap_short_lock(&part->lock);
     bool room = make_room(part);
     if (room) {
         struct ap_record *place = &part->records[find(part, record->key, hashed)];
@@ -98,7 +98,7 @@ bool ap_table_put(struct ap_table *table, const struct ap_record *record, struct
         }
         *place = *record;
     }
-    ap_unlock(&part->lock);
+    ap_short_unlock(&part->lock);
     return room;
 }
 
@@ -107,7 +107,7 @@ bool ap_table_take(struct ap_table *table, uint64_t key, struct ap_record *out)
     uint64_t hashed = hash(key);
     struct ap_table_part *part = part_of(table, hashed);
     bool found = false;
-    ap_lock(&part->lock);
+    ap_short_lock(&part->lock);
     if (part->count > 0 && key != 0) {
         uint32_t at = find(part, key, hashed);
         if (part->records[at].key) {
@@ -116,7 +116,7 @@ bool ap_table_take(struct ap_table *table, uint64_t key, struct ap_record *out)
             found = true;
         }
     }
-    ap_unlock(&part->lock);
+    ap_short_unlock(&part->lock);
     return found;
 }
 
@@ -124,7 +124,7 @@ static size_t take_context_of(struct ap_table_part *part, uint64_t context, stru
                               size_t most)
 {
     size_t taken = 0;
-    ap_lock(&part->lock);
+    ap_short_lock(&part->lock);
     for (uint32_t at = 0; at < part->capacity && taken < most;) {
         struct ap_record *record = &part->records[at];
         if (record->key == 0 || record->context != context) {
@@ -134,7 +134,7 @@ static size_t take_context_of(struct ap_table_part *part, uint64_t context, stru
         out[taken++] = *record;
         vacate(part, at); /* another may have moved here: look at the same place again */
     }
-    ap_unlock(&part->lock);
+    ap_short_unlock(&part->lock);
     return taken;
 }
 
@@ -151,11 +151,11 @@ void ap_table_retag(struct ap_table *table, uint64_t from, uint64_t to)
 {
     for (unsigned i = 0; i < AP_TABLE_PARTS; i++) {
         struct ap_table_part *part = &table->parts[i];
-        ap_lock(&part->lock);
+        ap_short_lock(&part->lock);
         for (uint32_t at = 0; at < part->capacity; at++)
             if (part->records[at].key && part->records[at].context == from)
                 part->records[at].context = to;
-        ap_unlock(&part->lock);
+        ap_short_unlock(&part->lock);
     }
 }
 
@@ -163,7 +163,7 @@ bool ap_table_ref(struct ap_table *table, uint64_t key, bool *first)
 {
     uint64_t hashed = hash(key);
     struct ap_table_part *part = part_of(table, hashed);
-    ap_lock(&part->lock);
+    ap_short_lock(&part->lock);
     bool room = make_room(part);
     if (room) {
         struct ap_record *place = &part->records[find(part, key, hashed)];
@@ -173,7 +173,7 @@ bool ap_table_ref(struct ap_table *table, uint64_t key, bool *first)
         }
         *first = ++place->count == 1;
     }
-    ap_unlock(&part->lock);
+    ap_short_unlock(&part->lock);
     return room;
 }
 
@@ -182,13 +182,13 @@ bool ap_table_ref_known(struct ap_table *table, uint64_t key)
     uint64_t hashed = hash(key);
     struct ap_table_part *part = part_of(table, hashed);
     bool known = false;
-    ap_lock(&part->lock);
+    ap_short_lock(&part->lock);
     if (part->count > 0 && key != 0) {
         struct ap_record *record = &part->records[find(part, key, hashed)];
         known = record->key != 0;
         record->count += known;
     }
-    ap_unlock(&part->lock);
+    ap_short_unlock(&part->lock);
     return known;
 }
 
@@ -197,7 +197,7 @@ bool ap_table_unref(struct ap_table *table, uint64_t key, struct ap_record *out)
     uint64_t hashed = hash(key);
     struct ap_table_part *part = part_of(table, hashed);
     bool last = false;
-    ap_lock(&part->lock);
+    ap_short_lock(&part->lock);
     if (part->count > 0 && key != 0) {
         uint32_t at = find(part, key, hashed);
         if (part->records[at].key && --part->records[at].count == 0) {
@@ -206,6 +206,6 @@ bool ap_table_unref(struct ap_table *table, uint64_t key, struct ap_record *out)
             last = true;
         }
     }
-    ap_unlock(&part->lock);
+    ap_short_unlock(&part->lock);
     return last;
 }

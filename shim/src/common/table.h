@@ -22,7 +22,7 @@ struct ap_record {
 };
 
 struct ap_table_part {
-    struct ap_lock lock;
+    struct ap_short_lock lock;
     uint32_t capacity; /* a power of two, or 0 */
     uint32_t count;
     struct ap_record *records;

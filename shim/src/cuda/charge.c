@@ -7,6 +7,8 @@
 
 #define SMALL_MOST (UINT64_C(1) << 20)
 #define SMALL_STEP UINT64_C(512)
+#define SMALL_BLOCKS_SHIFT 40 /* in ap_gpu.small: blocks above, steps below */
+#define SMALL_STEPS_MASK ((UINT64_C(1) << SMALL_BLOCKS_SHIFT) - 1)
 #define DROP_AT_ONCE 32
 
 enum { LARGE, SMALL };
@@ -21,13 +23,19 @@ static uint64_t round_up(uint64_t bytes, uint64_t step)
     return bytes > UINT64_MAX - step ? UINT64_MAX : (bytes + step - 1) / step * step;
 }
 
+/* What a piece of `bytes` and `blocks` empty ones come to in ap_gpu.small. */
+static uint64_t small_sum(uint64_t blocks, uint64_t bytes)
+{
+    return (blocks << SMALL_BLOCKS_SHIFT) + round_up(bytes, SMALL_STEP) / SMALL_STEP;
+}
+
 /* Whether the blocks that this process holds may have room for a piece. Only a guess: the driver
  * decides where it goes, and the free room may be in pieces too short. */
 static bool may_fit_in_blocks(struct ap_gpu *gpu, uint64_t bytes)
 {
-    uint64_t held = atomic_load(&gpu->small_blocks) << AP_BLOCK_SHIFT;
-    uint64_t taken = atomic_load(&gpu->small_bytes);
-    return taken + round_up(bytes, SMALL_STEP) <= held;
+    uint64_t small = atomic_load(&gpu->small) + small_sum(0, bytes);
+    uint64_t held = small >> SMALL_BLOCKS_SHIFT << AP_BLOCK_SHIFT;
+    return (small & SMALL_STEPS_MASK) * SMALL_STEP <= held;
 }
 
 static CUresult current(struct ap_ticket *ticket)
@@ -115,7 +123,6 @@ static uint64_t leave_blocks(struct ap_gpu *gpu, uint64_t from, uint64_t to)
     uint64_t empty = 0;
     for (uint64_t block = from; block < to; block++)
         empty += ap_table_unref(&gpu->blocks, block, &last);
-    atomic_fetch_sub(&gpu->small_blocks, empty);
     return empty;
 }
 
@@ -123,22 +130,25 @@ static uint64_t leave_blocks(struct ap_gpu *gpu, uint64_t from, uint64_t to)
 static bool enter_blocks(struct ap_ticket *ticket, uint64_t pointer, uint64_t bytes)
 {
     struct ap_gpu *gpu = ticket->gpu;
-    uint64_t from = first_block(pointer), to = last_block(pointer, bytes) + 1, cost = 0, block;
+    uint64_t from = first_block(pointer), to = last_block(pointer, bytes) + 1, fresh = 0, block;
     bool first = false;
     for (block = from; block < to && ap_table_ref(&gpu->blocks, block, &first); block++)
-        cost += first ? AP_BLOCK : 0;
-    atomic_fetch_add(&gpu->small_blocks, cost >> AP_BLOCK_SHIFT);
+        fresh += first;
+    uint64_t cost = fresh << AP_BLOCK_SHIFT;
     if (cost > ticket->reserved &&
         ap_gpu_reserve(ticket->process, gpu, cost - ticket->reserved))
         ticket->reserved = cost;
     if (block == to && cost <= ticket->reserved) {
         ap_gpu_release(gpu, ticket->reserved - cost);
         ticket->reserved = cost;
+        atomic_fetch_add(&gpu->small, small_sum(fresh, bytes));
         return true;
     }
     /* A block that was in use before and is not any more was paid for by those who left it. */
-    uint64_t empty = leave_blocks(gpu, from, block) << AP_BLOCK_SHIFT;
-    ticket->reserved += empty > cost ? empty - cost : 0;
+    uint64_t left = leave_blocks(gpu, from, block) - fresh;
+    if (left)
+        atomic_fetch_sub(&gpu->small, small_sum(left, 0));
+    ticket->reserved += left << AP_BLOCK_SHIFT;
     give_back(ticket);
     return false;
 }
@@ -171,14 +181,6 @@ static bool remember(struct ap_ticket *ticket, const struct ap_record *record)
     return true;
 }
 
-static bool settle_small(struct ap_ticket *ticket, uint64_t pointer, uint64_t bytes)
-{
-    if (!enter_blocks(ticket, pointer, bytes))
-        return false;
-    atomic_fetch_add(&ticket->gpu->small_bytes, round_up(bytes, SMALL_STEP));
-    return true;
-}
-
 bool ap_charge_settle(struct ap_ticket *ticket, CUdeviceptr pointer, uint64_t bytes)
 {
     bool small = is_small(bytes);
@@ -187,7 +189,7 @@ bool ap_charge_settle(struct ap_ticket *ticket, CUdeviceptr pointer, uint64_t by
                                .context = ticket->context,
                                .gpu = (uint16_t)ticket->gpu->index,
                                .kind = small ? SMALL : LARGE};
-    if (small ? settle_small(ticket, pointer, bytes) : settle_large(ticket, bytes)) {
+    if (small ? enter_blocks(ticket, pointer, bytes) : settle_large(ticket, bytes)) {
         if (remember(ticket, &record)) {
             leave_small(ticket);
             return true;
@@ -210,8 +212,9 @@ void ap_charge_drop(struct ap_process *process, const struct ap_record *record)
     if (record->kind == SMALL) {
         uint64_t from = first_block(record->key);
         uint64_t to = last_block(record->key, record->bytes) + 1;
-        atomic_fetch_sub(&gpu->small_bytes, round_up(record->bytes, SMALL_STEP));
-        back = leave_blocks(gpu, from, to) << AP_BLOCK_SHIFT;
+        uint64_t empty = leave_blocks(gpu, from, to);
+        atomic_fetch_sub(&gpu->small, small_sum(empty, record->bytes));
+        back = empty << AP_BLOCK_SHIFT;
     }
     ap_gpu_release(gpu, back);
 }

@@ -1,0 +1,1 @@
+"""What the front libraries cost over the driver alone."""
