@@ -61,7 +61,9 @@ struct apportion_ledger_slot {
     _Atomic uint32_t pid;      /* as the owner sees itself; informative only; 0: never used */
     uint32_t reserved0;        /* zero */
     _Atomic uint64_t started;  /* CLOCK_BOOTTIME of the claim, nanoseconds; informative only */
-    uint64_t reserved[4];      /* zero */
+    _Atomic uint64_t namespace; /* inode of the owner's PID namespace, in which `pid` counts; 0: not
+                                * known. Informative only */
+    uint64_t reserved[3];      /* zero */
 };
 
 _Static_assert(sizeof(struct apportion_ledger_header) == APPORTION_LEDGER_HEADER_SIZE, "header");

@@ -84,6 +84,7 @@ static void settle_in(struct ap_ledger *ledger, struct apportion_ledger_slot *mi
 {
     raise_top(ledger->head, index);
     ap_ledger_reap(ledger->head, mine);
+    atomic_store(&mine->namespace, ap_pid_namespace());
     atomic_store(&mine->pid, ap_pid());
     atomic_store(&mine->started, ap_boot_ns());
     atomic_store(&ledger->mine_index, index);

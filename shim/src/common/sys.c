@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/stat.h>
-#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -177,6 +176,12 @@ void ap_byte_unlock(int fd, int64_t byte)
     (void)set_byte_lock(fd, byte, F_UNLCK);
 }
 
+bool ap_byte_is_locked(int fd, int64_t byte)
+{
+    struct flock what = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    return ap_sys(SYS_fcntl, fd, F_OFD_GETLK, (long)&what, 0, 0, 0) == 0 && what.l_type != F_UNLCK;
+}
+
 void ap_futex_wait(void *word, uint32_t expected)
 {
     (void)ap_sys(SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, (long)expected, 0, 0, 0);
@@ -196,6 +201,13 @@ void ap_nap(long length)
 uint32_t ap_pid(void)
 {
     return (uint32_t)ap_sys(SYS_getpid, 0, 0, 0, 0, 0, 0);
+}
+
+uint64_t ap_pid_namespace(void)
+{
+    struct stat about;
+    long error = ap_sys(SYS_newfstatat, AT_FDCWD, (long)"/proc/self/ns/pid", (long)&about, 0, 0, 0);
+    return error < 0 ? 0 : about.st_ino;
 }
 
 static uint64_t nanoseconds(clockid_t clock)

@@ -3,6 +3,7 @@
 #ifndef AP_SYS_H
 #define AP_SYS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -35,12 +36,16 @@ void ap_unmap(void *address, size_t size);
 /* Open-file-description locks on one byte. try: 0 taken, -EAGAIN held by another. */
 int ap_byte_lock_try(int fd, int64_t byte);
 void ap_byte_unlock(int fd, int64_t byte);
+/* Whether another open file description, whoever's, has the byte locked. */
+bool ap_byte_is_locked(int fd, int64_t byte);
 
 void ap_futex_wait(void *word, uint32_t expected);
 void ap_futex_wake_one(void *word);
 void ap_nap(long nanoseconds); /* less than a second */
 
 uint32_t ap_pid(void);
+/* Inode of this process's PID namespace, which no other has while it lives; 0: /proc is not there. */
+uint64_t ap_pid_namespace(void);
 uint64_t ap_coarse_ms(void); /* CLOCK_MONOTONIC_COARSE */
 uint64_t ap_boot_ns(void);   /* CLOCK_BOOTTIME */
 

@@ -1,26 +1,6 @@
 /* Memory of the share in place of the card's: total = limit, free as CUDA says it, the rest used,
  * nothing reserved, so that used + free + reserved = total. */
-#define _GNU_SOURCE
-#include <string.h>
-
-#include "../common/account.h"
-#include "front.h"
-
-/* NULL: the card has no valid share in this container. */
-static struct ap_gpu *gpu_of(nvmlDevice_t device)
-{
-    char text[NVML_UUID_SIZE] = "";
-    uint8_t uuid[16];
-    const struct real_nvml *real = real_nvml();
-    struct ap_process *process = ap_process();
-    if (!process || !real->nvmlDeviceGetUUID)
-        return NULL;
-    if (real->nvmlDeviceGetUUID(device, text, sizeof text) != NVML_SUCCESS)
-        return NULL;
-    if (apportion_uuid_parse(text, strnlen(text, sizeof text), uuid) < 0)
-        return NULL;
-    return ap_gpu_find(process, uuid);
-}
+#include "share.h"
 
 /* From the card's total and free to the share's. */
 static nvmlMemory_t as_share(struct ap_gpu *gpu, unsigned long long card_total,
@@ -45,12 +25,12 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
         return NVML_ERROR_FUNCTION_NOT_FOUND;
     nvmlReturn_t result = real->nvmlDeviceGetMemoryInfo(device, memory);
     if (result == NVML_SUCCESS && memory)
-        *memory = as_share(gpu_of(device), memory->total, memory->free);
+        *memory = as_share(ap_nvml_gpu(device), memory->total, memory->free);
     return result;
 }
 
 /* The version is the caller's and the driver judges it. One that it knows and we do not has fields
- * that we cannot answer for, so it is refused as an older driver would. */
+ * that we cannot answer for, so it is refused as by driver 580, which does not know it either. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
     const struct real_nvml *real = real_nvml();
@@ -59,13 +39,13 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     if (!memory)
         return real->nvmlDeviceGetMemoryInfo_v2(device, memory);
     unsigned int version = memory->version;
+    if (version != NVML_MEMORY_V2)
+        return NVML_ERROR_FUNCTION_NOT_FOUND;
     nvmlMemory_v2_t card = {.version = version};
-    nvmlReturn_t result = version == NVML_MEMORY_V2
-                              ? real->nvmlDeviceGetMemoryInfo_v2(device, &card)
-                              : NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    nvmlReturn_t result = real->nvmlDeviceGetMemoryInfo_v2(device, &card);
     if (result != NVML_SUCCESS)
         return result;
-    nvmlMemory_t share = as_share(gpu_of(device), card.total, card.free);
+    nvmlMemory_t share = as_share(ap_nvml_gpu(device), card.total, card.free);
     memory->total = share.total;
     memory->reserved = 0;
     memory->free = share.free;

@@ -10,8 +10,11 @@
 
 #define API __attribute__((visibility("default")))
 
+enum { FG_GRAPHICS = 1, FG_MPS = 2 };
+
 enum {
 	FG_MAX_GPUS = 16,
+	FG_FOREIGN_PID = 1 << 22, /* more than any PID */
 	FG_MAX_FAULTS = 32,
 	FG_SLOTS = 1024,
 	FG_HEADER_SIZE = 4096,
@@ -52,6 +55,7 @@ struct fg_gpu {
 	unsigned mig; /* 0 not supported, 1 disabled, 2 enabled */
 	unsigned xid;
 	unsigned xid_seq;
+	unsigned work; /* lists that name the card's processes: FG_GRAPHICS, FG_MPS beside compute */
 	unsigned utilization, temperature, power_mw, power_limit_mw;
 	int numa_node; /* -1: not supported */
 	uint64_t memory, reserved, context; /* bytes */
@@ -127,6 +131,7 @@ void fg_count_launch(unsigned key);
 struct fg_process {
 	int pid; /* as the caller sees it */
 	uint64_t bytes;
+	uint64_t launches;
 };
 
 /* Bytes in use on a card, over all live processes; 0 when there is no state yet. */
@@ -135,6 +140,10 @@ uint64_t fg_used(unsigned key);
 /* Live processes with memory or a context on a card that the caller's PID namespace can name.
  * Returns their number, which may exceed `room`; fills at most `room`. */
 unsigned fg_processes(unsigned key, struct fg_process *out, unsigned room);
+
+/* The same, and those that it cannot name, by numbers that are no PIDs here: so the real library
+ * answers for samples of utilisation, with the host's PIDs. */
+unsigned fg_all_processes(unsigned key, struct fg_process *out, unsigned room);
 
 /* Inode of the caller's PID namespace, 0 when /proc does not tell. */
 uint64_t fg_pidns(void);

@@ -20,6 +20,10 @@ static const struct word architectures[] = {{"Kepler", 2},  {"Maxwell", 3}, {"Pa
 					    {"Ada", 8},     {"Hopper", 9},  {"Blackwell", 10},
 					    {NULL, 0}};
 static const struct word switches[] = {{"no", 0}, {"yes", 1}, {NULL, 0}};
+static const struct word works[] = {
+	{"compute", 0}, {"graphics", FG_GRAPHICS}, {"mps", FG_MPS}, {NULL, 0},
+};
+
 static const struct word mig_modes[] = {
 	{"unsupported", 0}, {"disabled", 1}, {"enabled", 2}, {NULL, 0}};
 static const struct word node_rules[] = {{"ignored", 0}, {"required", 1}, {NULL, 0}};
@@ -192,6 +196,8 @@ static bool gpu_key(struct fg_gpu *g, const char *key, char *value)
 		return mebibytes(value, &g->reserved);
 	if (!strcmp(key, "context_mib"))
 		return mebibytes(value, &g->context);
+	if (!strcmp(key, "work"))
+		return word(works, value, &g->work);
 	if (!strcmp(key, "mig"))
 		return word(mig_modes, value, &g->mig);
 	if (!strcmp(key, "numa_node"))

@@ -339,7 +339,8 @@ static unsigned snapshot(unsigned key, struct fg_slot *out)
 	return n;
 }
 
-unsigned fg_processes(unsigned key, struct fg_process *out, unsigned room)
+/* `foreign`: also those whom the caller cannot name, by a number that means nothing to it. */
+static unsigned collect(unsigned key, struct fg_process *out, unsigned room, bool foreign)
 {
 	struct fg_slot *slots = malloc(FG_SLOTS * sizeof *slots);
 	if (!slots)
@@ -348,12 +349,24 @@ unsigned fg_processes(unsigned key, struct fg_process *out, unsigned room)
 	uint64_t here = fg_pidns();
 	for (unsigned i = 0; i < n; i++) {
 		int pid = slots[i].pidns == here ? slots[i].pid : fg_translate(slots[i].pidns, slots[i].pid);
+		if (!pid && foreign)
+			pid = FG_FOREIGN_PID + slots[i].pid;
 		if (!pid)
 			continue;
 		if (found < room)
-			out[found] = (struct fg_process){pid, slots[i].bytes[key]};
+			out[found] = (struct fg_process){pid, slots[i].bytes[key], slots[i].launches[key]};
 		found++;
 	}
 	free(slots);
 	return found;
+}
+
+unsigned fg_processes(unsigned key, struct fg_process *out, unsigned room)
+{
+	return collect(key, out, room, false);
+}
+
+unsigned fg_all_processes(unsigned key, struct fg_process *out, unsigned room)
+{
+	return collect(key, out, room, true);
 }

@@ -32,7 +32,7 @@ API nvmlReturn nvmlDeviceGetMemoryInfo_v2(nvmlDevice device, nvmlMemory_v2 *memo
 	if (!memory)
 		return NVML_INVALID_ARGUMENT;
 	if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2, 2))
-		return NVML_VERSION_MISMATCH;
+		return NVML_FUNCTION_NOT_FOUND; /* as driver 580 says it */
 	uint64_t used = fg_used(gpu->key);
 	memory->total = gpu->memory;
 	memory->reserved = gpu->reserved;
@@ -50,9 +50,10 @@ static nvmlReturn room(unsigned *count, const void *out, unsigned found)
 	return found && !out ? NVML_INVALID_ARGUMENT : NVML_SUCCESS;
 }
 
-/* The live processes of a card, or an error; the caller frees `list`. */
-static nvmlReturn processes(nvmlDevice device, const char *function, struct fg_process **list,
-			    unsigned *found)
+/* The live processes of a card, or an error; the caller frees `list`. `work`: 0 for all of them, else
+ * none where the card's processes do no such work. */
+static nvmlReturn processes(nvmlDevice device, const char *function, unsigned work,
+			    struct fg_process **list, unsigned *found)
 {
 	const struct fg_gpu *gpu;
 	nvmlReturn rc = nv_device(device, function, &gpu);
@@ -61,18 +62,18 @@ static nvmlReturn processes(nvmlDevice device, const char *function, struct fg_p
 	*list = malloc(FG_SLOTS * sizeof **list);
 	if (!*list)
 		return NVML_UNKNOWN;
-	*found = fg_processes(gpu->key, *list, FG_SLOTS);
+	*found = !work || (gpu->work & work) ? fg_processes(gpu->key, *list, FG_SLOTS) : 0;
 	return NVML_SUCCESS;
 }
 
-API nvmlReturn nvmlDeviceGetComputeRunningProcesses(nvmlDevice device, unsigned *count,
-						    nvmlProcess_v1 *out)
+static nvmlReturn list_v1(nvmlDevice device, const char *function, unsigned work, unsigned *count,
+			  nvmlProcess_v1 *out)
 {
 	unsigned found;
 	struct fg_process *list;
 	if (!count)
 		return NVML_INVALID_ARGUMENT;
-	nvmlReturn rc = processes(device, __func__, &list, &found);
+	nvmlReturn rc = processes(device, function, work, &list, &found);
 	if (rc)
 		return rc;
 	rc = room(count, out, found);
@@ -82,14 +83,14 @@ API nvmlReturn nvmlDeviceGetComputeRunningProcesses(nvmlDevice device, unsigned 
 	return rc;
 }
 
-static nvmlReturn compute(nvmlDevice device, const char *function, unsigned *count,
+static nvmlReturn list_v2(nvmlDevice device, const char *function, unsigned work, unsigned *count,
 			  nvmlProcess_v2 *out)
 {
 	unsigned found;
 	struct fg_process *list;
 	if (!count)
 		return NVML_INVALID_ARGUMENT;
-	nvmlReturn rc = processes(device, function, &list, &found);
+	nvmlReturn rc = processes(device, function, work, &list, &found);
 	if (rc)
 		return rc;
 	rc = room(count, out, found);
@@ -100,44 +101,21 @@ static nvmlReturn compute(nvmlDevice device, const char *function, unsigned *cou
 	return rc;
 }
 
-API nvmlReturn nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice device, unsigned *count,
-						       nvmlProcess_v2 *out)
-{
-	return compute(device, __func__, count, out);
-}
-
-API nvmlReturn nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice device, unsigned *count,
-						       nvmlProcess_v2 *out)
-{
-	return compute(device, __func__, count, out);
-}
-
-/* Nothing draws and no MPS server runs on a simulated card. */
-static nvmlReturn none(nvmlDevice device, const char *function, unsigned *count)
-{
-	const struct fg_gpu *gpu;
-	nvmlReturn rc = nv_device(device, function, &gpu);
-	if (rc)
-		return rc;
-	if (!count)
-		return NVML_INVALID_ARGUMENT;
-	*count = 0;
-	return NVML_SUCCESS;
-}
-
-#define NO_PROCESSES(name)                                                          \
-	API nvmlReturn name(nvmlDevice device, unsigned *count, void *out)          \
+#define LIST(name, form, entry, work)                                               \
+	API nvmlReturn name(nvmlDevice device, unsigned *count, entry *out)         \
 	{                                                                           \
-		(void)out;                                                          \
-		return none(device, __func__, count);                               \
+		return form(device, __func__, work, count, out);                    \
 	}
 
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+LIST(nvmlDeviceGetComputeRunningProcesses, list_v1, nvmlProcess_v1, 0)
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, list_v2, nvmlProcess_v2, 0)
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, list_v2, nvmlProcess_v2, 0)
+LIST(nvmlDeviceGetGraphicsRunningProcesses, list_v1, nvmlProcess_v1, FG_GRAPHICS)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, list_v2, nvmlProcess_v2, FG_GRAPHICS)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, list_v2, nvmlProcess_v2, FG_GRAPHICS)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses, list_v1, nvmlProcess_v1, FG_MPS)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, list_v2, nvmlProcess_v2, FG_MPS)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, list_v2, nvmlProcess_v2, FG_MPS)
 
 API nvmlReturn nvmlDeviceGetRunningProcessDetailList(nvmlDevice device, nvmlProcessDetailList *out)
 {
@@ -147,11 +125,12 @@ API nvmlReturn nvmlDeviceGetRunningProcessDetailList(nvmlDevice device, nvmlProc
 		return NVML_INVALID_ARGUMENT;
 	if (out->version != NVML_STRUCT_VERSION(nvmlProcessDetailList, 1))
 		return NVML_VERSION_MISMATCH;
-	nvmlReturn rc = processes(device, __func__, &list, &found);
+	static const unsigned works[] = {0, FG_GRAPHICS, FG_MPS}; /* by mode */
+	if (out->mode >= sizeof works / sizeof *works)
+		return NVML_INVALID_ARGUMENT; /* also for all, which driver 580 has no answer to */
+	nvmlReturn rc = processes(device, __func__, works[out->mode], &list, &found);
 	if (rc)
 		return rc;
-	if (out->mode != 0 && out->mode != 3) /* neither compute nor all */
-		found = 0;
 	rc = room(&out->count, out->processes, found);
 	for (unsigned i = 0; !rc && i < found; i++)
 		out->processes[i] = (nvmlProcessDetail){(unsigned)list[i].pid, list[i].bytes,

@@ -15,6 +15,7 @@ enum {
 	NVML_INSUFFICIENT_SIZE = 7,
 	NVML_DRIVER_NOT_LOADED = 9,
 	NVML_TIMEOUT = 10,
+	NVML_FUNCTION_NOT_FOUND = 13,
 	NVML_GPU_IS_LOST = 15,
 	NVML_VERSION_MISMATCH = 25,
 	NVML_UNKNOWN = 999,
@@ -69,6 +70,29 @@ typedef struct {
 	unsigned version, mode, count;
 	nvmlProcessDetail *processes;
 } nvmlProcessDetailList;
+
+typedef struct {
+	unsigned pid;
+	unsigned long long time; /* microseconds */
+	unsigned sm, memory, encoder, decoder;
+} nvmlSample;
+
+typedef struct {
+	unsigned long long time;
+	unsigned pid, sm, memory, encoder, decoder, jpeg, ofa;
+} nvmlSampleInfo;
+
+typedef struct {
+	unsigned version, count;
+	unsigned long long since;
+	nvmlSampleInfo *samples;
+} nvmlSampleList;
+
+typedef struct {
+	unsigned gpu, memory;
+	unsigned long long most, time, start;
+	unsigned running, reserved[5];
+} nvmlAccounting;
 
 typedef struct {
 	nvmlDevice device;
