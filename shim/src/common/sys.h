@@ -44,7 +44,7 @@ void ap_futex_wake_one(void *word);
 void ap_nap(long nanoseconds); /* less than a second */
 
 uint32_t ap_pid(void);
-/* Inode of this process's PID namespace, which no other has while it lives; 0: /proc is not there. */
+/* Inode of this process's PID namespace, which no other has while it lives; 0: no /proc. */
 uint64_t ap_pid_namespace(void);
 uint64_t ap_coarse_ms(void); /* CLOCK_MONOTONIC_COARSE */
 uint64_t ap_boot_ns(void);   /* CLOCK_BOOTTIME */

@@ -1,5 +1,5 @@
-/* What the driver says of the whole card only, and what would tell of the neighbours: not supported,
- * as NVML says it of a virtual GPU. Without such an answer a neighbour's work moves the numbers. */
+/* What the driver says of the whole card only, and what would tell of the neighbours: not
+ * supported, as NVML says it of a virtual GPU. */
 #include "front.h"
 
 /* A bad handle, or a library that is not initialised, is the driver's to name. */
