@@ -25,6 +25,8 @@ struct ap_gpu {
     struct ap_share *shares[AP_SHARE_MAX];
     struct ap_table blocks;     /* blocks of memory that small allocations lie in, by reference */
     struct ap_lock small_lock;  /* held while a small allocation is placed */
+    struct ap_lock array_lock;
+    uint64_t array_bytes;       /* in small arrays, which share blocks */
     _Atomic uint64_t small;     /* blocks that hold small pieces, and what is in them: charge.c */
 };
 

@@ -11,8 +11,6 @@
 #define SMALL_STEPS_MASK ((UINT64_C(1) << SMALL_BLOCKS_SHIFT) - 1)
 #define DROP_AT_ONCE 32
 
-enum { LARGE, SMALL };
-
 static bool is_small(uint64_t bytes)
 {
     return bytes <= SMALL_MOST;
@@ -38,7 +36,7 @@ static bool may_fit_in_blocks(struct ap_gpu *gpu, uint64_t bytes)
     return (small & SMALL_STEPS_MASK) * SMALL_STEP <= held;
 }
 
-static CUresult current(struct ap_ticket *ticket)
+CUresult ap_charge_where(struct ap_ticket *ticket)
 {
     const struct real_cuda *real = real_cuda();
     CUcontext context = NULL;
@@ -76,7 +74,7 @@ CUresult ap_charge_begin(struct ap_ticket *ticket, uint64_t bytes)
     *ticket = (struct ap_ticket){.process = ap_process(), .bytes = bytes};
     if (!ticket->process)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = current(ticket);
+    CUresult result = ap_charge_where(ticket);
     if (result != CUDA_SUCCESS)
         return result;
     if (is_small(bytes)) {
@@ -168,7 +166,7 @@ static bool settle_large(struct ap_ticket *ticket, uint64_t bytes)
     return true;
 }
 
-static bool remember(struct ap_ticket *ticket, const struct ap_record *record)
+bool ap_charge_remember(struct ap_ticket *ticket, const struct ap_record *record)
 {
     struct ap_record old;
     bool had_old;
@@ -188,9 +186,9 @@ bool ap_charge_settle(struct ap_ticket *ticket, CUdeviceptr pointer, uint64_t by
                                .bytes = small ? bytes : round_up(bytes, AP_BLOCK),
                                .context = ticket->context,
                                .gpu = (uint16_t)ticket->gpu->index,
-                               .kind = small ? SMALL : LARGE};
+                               .kind = small ? AP_SMALL : AP_LARGE};
     if (small ? enter_blocks(ticket, pointer, bytes) : settle_large(ticket, bytes)) {
-        if (remember(ticket, &record)) {
+        if (ap_charge_remember(ticket, &record)) {
             leave_small(ticket);
             return true;
         }
@@ -205,17 +203,46 @@ void ap_charge_end_refused(struct ap_ticket *ticket)
     ap_gpu_count_denied(ticket->gpu);
 }
 
+/* Bytes that go back with a piece: the blocks in which it was the last. */
+static uint64_t leave_small_blocks(struct ap_gpu *gpu, const struct ap_record *record)
+{
+    uint64_t from = first_block(record->key);
+    uint64_t to = last_block(record->key, record->bytes) + 1;
+    uint64_t empty = leave_blocks(gpu, from, to);
+    atomic_fetch_sub(&gpu->small, small_sum(empty, record->bytes));
+    return empty << AP_BLOCK_SHIFT;
+}
+
+bool ap_charge_small_array(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
+{
+    ap_lock(&gpu->array_lock);
+    uint64_t held = round_up(gpu->array_bytes, AP_BLOCK);
+    uint64_t wanted = round_up(gpu->array_bytes + bytes, AP_BLOCK);
+    bool fits = wanted == held || ap_gpu_reserve(process, gpu, wanted - held);
+    if (fits)
+        gpu->array_bytes += bytes;
+    ap_unlock(&gpu->array_lock);
+    return fits;
+}
+
+static uint64_t leave_small_array(struct ap_gpu *gpu, uint64_t bytes)
+{
+    ap_lock(&gpu->array_lock);
+    uint64_t held = round_up(gpu->array_bytes, AP_BLOCK);
+    gpu->array_bytes -= bytes;
+    uint64_t left = round_up(gpu->array_bytes, AP_BLOCK);
+    ap_unlock(&gpu->array_lock);
+    return held - left;
+}
+
 void ap_charge_drop(struct ap_process *process, const struct ap_record *record)
 {
     struct ap_gpu *gpu = &process->gpus[record->gpu];
     uint64_t back = record->bytes;
-    if (record->kind == SMALL) {
-        uint64_t from = first_block(record->key);
-        uint64_t to = last_block(record->key, record->bytes) + 1;
-        uint64_t empty = leave_blocks(gpu, from, to);
-        atomic_fetch_sub(&gpu->small, small_sum(empty, record->bytes));
-        back = empty << AP_BLOCK_SHIFT;
-    }
+    if (record->kind == AP_SMALL)
+        back = leave_small_blocks(gpu, record);
+    else if (record->kind == AP_SMALL_ARRAY)
+        back = leave_small_array(gpu, record->bytes);
     ap_gpu_release(gpu, back);
 }
 
@@ -226,4 +253,25 @@ void ap_charge_drop_context(struct ap_process *process, uint64_t context)
     while ((count = ap_table_take_context(&process->pointers, context, records, DROP_AT_ONCE)) > 0)
         for (size_t i = 0; i < count; i++)
             ap_charge_drop(process, &records[i]);
+}
+
+/* The record is taken out before the driver frees: afterwards another thread may be given the same
+ * address, and its record must not be the one we take. If the driver refuses, it goes back. What we
+ * do not know is the driver's affair. */
+CUresult ap_charge_free(CUdeviceptr key, CUresult (*driver)(CUdeviceptr key))
+{
+    struct ap_process *process = ap_process();
+    struct ap_record record, old;
+    bool had_old = false;
+    bool known = process && ap_table_take(&process->pointers, key, &record);
+    CUresult result = driver(key);
+    if (!known)
+        return result;
+    if (result == CUDA_SUCCESS) {
+        ap_charge_drop(process, &record);
+        return result;
+    }
+    /* Without memory to put it back the charge stays: too much, never too little. */
+    (void)ap_table_put(&process->pointers, &record, &old, &had_old);
+    return result;
 }

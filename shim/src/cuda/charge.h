@@ -27,6 +27,17 @@ struct ap_ticket {
     bool small_locked;
 };
 
+/* Kinds of records in the pointer table, by what goes back when one is dropped. */
+enum ap_kind {
+    AP_LARGE,      /* its bytes */
+    AP_SMALL,      /* the blocks that are empty then */
+    AP_SMALL_ARRAY /* the same for arrays, which have blocks of their own */
+};
+
+/* Fills in the current context and its GPU. Else the error to return: the driver's, or out of
+ * memory where the GPU has no share. */
+CUresult ap_charge_where(struct ap_ticket *ticket);
+
 /* Before the driver allocates on the current context's device: reserves. CUDA_SUCCESS: go on, and
  * settle or cancel. Else the error to return. */
 CUresult ap_charge_begin(struct ap_ticket *ticket, uint64_t bytes);
@@ -39,6 +50,16 @@ void ap_charge_end_refused(struct ap_ticket *ticket);
 
 /* The driver refused. */
 void ap_charge_cancel(struct ap_ticket *ticket);
+
+/* Notes the charge of something that is freed by `key`, and drops one that is there already. False:
+ * no memory to remember it. */
+bool ap_charge_remember(struct ap_ticket *ticket, const struct ap_record *record);
+
+/* Charges an array that shares blocks with other small ones: whole blocks for the sum of all. */
+bool ap_charge_small_array(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes);
+
+/* Frees by the driver what was remembered by `key`, and gives its charge back. */
+CUresult ap_charge_free(CUdeviceptr key, CUresult (*driver)(CUdeviceptr key));
 
 /* Gives back the charge of a record taken from the pointer table. */
 void ap_charge_drop(struct ap_process *process, const struct ap_record *record);

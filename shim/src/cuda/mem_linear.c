@@ -153,33 +153,12 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
     return result;
 }
 
-/* The record is taken out before the driver frees: afterwards another thread may be given the same
- * address, and its record must not be the one we take. If the driver refuses, it goes back. A
- * pointer that we do not know is the driver's affair. */
-static CUresult free_charged(CUdeviceptr pointer, free_function driver)
-{
-    struct ap_process *process = ap_process();
-    struct ap_record record, old;
-    bool had_old = false;
-    bool known = process && ap_table_take(&process->pointers, pointer, &record);
-    CUresult result = driver(pointer);
-    if (!known)
-        return result;
-    if (result == CUDA_SUCCESS) {
-        ap_charge_drop(process, &record);
-        return result;
-    }
-    /* Without memory to put it back the charge stays: too much, never too little. */
-    (void)ap_table_put(&process->pointers, &record, &old, &had_old);
-    return result;
-}
-
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
-    return real_cuda()->cuMemFree_v2 ? free_charged(pointer, free_v2) : CUDA_ERROR_NOT_FOUND;
+    return real_cuda()->cuMemFree_v2 ? ap_charge_free(pointer, free_v2) : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 pointer)
 {
-    return real_cuda()->cuMemFree ? free_charged(pointer, free_v1) : CUDA_ERROR_NOT_FOUND;
+    return real_cuda()->cuMemFree ? ap_charge_free(pointer, free_v1) : CUDA_ERROR_NOT_FOUND;
 }

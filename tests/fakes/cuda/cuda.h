@@ -72,6 +72,7 @@ struct cu_ctx {
 	unsigned long long id;
 	uint64_t deferred;       /* freed in stream order, not yet given back */
 	struct cu_block *blocks; /* small allocations */
+	struct cu_block *array_blocks; /* small arrays: they share with nothing else */
 	struct cu_alloc *allocs; /* everything that dies with the context */
 	struct cu_ctx *next;
 };
@@ -84,7 +85,7 @@ CUresult cu_current(const char *function, CUcontext *ctx);
 
 /* ---- memory ------------------------------------------------------------------------- */
 
-enum cu_kind { CU_LARGE, CU_SMALL, CU_MANAGED, CU_HOST, CU_ASYNC };
+enum cu_kind { CU_LARGE, CU_SMALL, CU_MANAGED, CU_HOST, CU_ASYNC, CU_ARRAY, CU_SMALL_ARRAY };
 
 struct cu_alloc {
 	uintptr_t base;
@@ -114,6 +115,9 @@ struct cu_alloc *cu_find(uintptr_t address);
 /* Puts an allocation on the books, takes it off; with the lock held. */
 bool cu_add(struct cu_alloc *alloc);
 void cu_remove(struct cu_alloc *alloc);
+
+/* Gives back what one allocation takes, off the books already; with the lock held. */
+void cu_give_back(struct cu_alloc *alloc);
 
 /* Gives everything of a context back; with the lock held. */
 void cu_free_all(struct cu_ctx *ctx);

@@ -28,9 +28,9 @@ static CUresult place(struct cu_alloc *a)
 	return CUDA_OUT_OF_MEMORY;
 }
 
-static void give_back(struct cu_alloc *a)
+void cu_give_back(struct cu_alloc *a)
 {
-	if (a->kind == CU_SMALL) {
+	if (a->kind == CU_SMALL || a->kind == CU_SMALL_ARRAY) {
 		cu_small_free(a);
 	} else if (a->kind == CU_ASYNC) {
 		cu_pool_free(a);
@@ -52,7 +52,7 @@ static CUresult allocate(CUcontext ctx, size_t size, enum cu_kind kind, uintptr_
 	pthread_mutex_lock(&cu_lock);
 	CUresult rc = place(a);
 	if (!rc && !cu_add(a)) {
-		give_back(a);
+		cu_give_back(a);
 		rc = CUDA_OUT_OF_MEMORY;
 	}
 	pthread_mutex_unlock(&cu_lock);
@@ -176,17 +176,22 @@ API CUresult cuMemAllocHost(void **out, unsigned size)
 	return host(__func__, out, size);
 }
 
+static bool is_array(const struct cu_alloc *a)
+{
+	return a->kind == CU_ARRAY || a->kind == CU_SMALL_ARRAY;
+}
+
 /* Frees the allocation that begins at an address, if it is (or is not) host memory. */
 static CUresult free_at(uintptr_t address, bool is_host)
 {
 	CUresult rc = CUDA_INVALID_VALUE;
 	pthread_mutex_lock(&cu_lock);
 	struct cu_alloc *a = cu_find(address);
-	if (a && a->base == address && (a->kind == CU_HOST) == is_host) {
+	if (a && a->base == address && (a->kind == CU_HOST) == is_host && !is_array(a)) {
 		cu_remove(a);
 		if (a->kind == CU_ASYNC)
 			cu_pools_settle(a->ctx->device);
-		give_back(a);
+		cu_give_back(a);
 		if (a->kind == CU_ASYNC)
 			cu_pools_settle(a->ctx->device);
 		free(a);
@@ -232,7 +237,7 @@ void cu_free_all(struct cu_ctx *ctx)
 	while (ctx->allocs) {
 		struct cu_alloc *a = ctx->allocs;
 		cu_remove(a);
-		give_back(a);
+		cu_give_back(a);
 		free(a);
 	}
 	cu_settle(ctx);

@@ -27,7 +27,12 @@ static unsigned gap(const struct cu_block *block, unsigned n)
 	return STEPS;
 }
 
-static CUresult new_block(struct cu_ctx *ctx, struct cu_block **out)
+static struct cu_block **blocks_of(const struct cu_alloc *alloc)
+{
+	return alloc->kind == CU_SMALL_ARRAY ? &alloc->ctx->array_blocks : &alloc->ctx->blocks;
+}
+
+static CUresult new_block(struct cu_ctx *ctx, struct cu_block **list, struct cu_block **out)
 {
 	CUresult rc = cu_charge(ctx->device, CU_PAGE);
 	if (rc)
@@ -40,8 +45,8 @@ static CUresult new_block(struct cu_ctx *ctx, struct cu_block **out)
 		cu_uncharge(ctx->device, CU_PAGE);
 		return CUDA_OUT_OF_MEMORY;
 	}
-	block->next = ctx->blocks;
-	ctx->blocks = block;
+	block->next = *list;
+	*list = block;
 	*out = block;
 	return CUDA_SUCCESS;
 }
@@ -50,14 +55,14 @@ CUresult cu_small_alloc(struct cu_alloc *alloc)
 {
 	struct cu_ctx *ctx = alloc->ctx;
 	unsigned n = (unsigned)cu_round(alloc->size, STEP) / STEP, at = STEPS;
-	struct cu_block *block = ctx->blocks;
+	struct cu_block *block = *blocks_of(alloc);
 	for (; block; block = block->next) {
 		at = gap(block, n);
 		if (at < STEPS)
 			break;
 	}
 	if (!block) {
-		CUresult rc = new_block(ctx, &block);
+		CUresult rc = new_block(ctx, blocks_of(alloc), &block);
 		if (rc)
 			return rc;
 		at = 0;
@@ -77,7 +82,7 @@ void cu_small_free(struct cu_alloc *alloc)
 	block->used -= n;
 	if (block->used)
 		return;
-	struct cu_block **link = &alloc->ctx->blocks;
+	struct cu_block **link = blocks_of(alloc);
 	while (*link != block)
 		link = &(*link)->next;
 	*link = block->next;

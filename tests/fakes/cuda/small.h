@@ -3,7 +3,7 @@
 
 #include "cuda.h"
 
-/* Allocations below 1 MiB, carved from blocks of 2 MiB in steps of 512 bytes; a block is
+/* Allocations below 1 MiB and arrays up to 1 MiB, carved from blocks of 2 MiB in steps of 512 bytes; a block is
  * charged when it is made and given back with its last allocation. With the lock held. */
 CUresult cu_small_alloc(struct cu_alloc *alloc);
 void cu_small_free(struct cu_alloc *alloc);
