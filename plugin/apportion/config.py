@@ -24,6 +24,7 @@ from apportion.errors import ConfigError
 ENV_PREFIX = "APPORTION_"
 _MAX_CORES = 100
 _MAX_PORT = 65535
+_MAX_MIB = 65536
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 # Kubernetes gives each container variables for the Services of its namespace, and one that is
@@ -58,6 +59,11 @@ class Config:
     memory_capacity: str = "usable"
     cores_min: int = 1
     self_test: str = "on"
+    guard: str = "kill"
+    guard_interval_s: int = 2
+    guard_slack_mib: int = 2
+    guard_overhead_mib: int = 64
+    guard_strangers: str = "report"
     health_address: str = "0.0.0.0:51515"
     metrics_address: str = ""
     api_timeout_s: int = 10
@@ -123,6 +129,10 @@ def _seconds(name: str, text: str, most: int) -> Setting:
     return Setting(name, text, _between(1, most), expect)
 
 
+def _mib(name: str, text: str) -> Setting:
+    return Setting(name, text, _between(0, _MAX_MIB), f"0 to {_MAX_MIB} MiB, without a unit")
+
+
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "driver_name",
@@ -176,6 +186,24 @@ SETTINGS: tuple[Setting, ...] = (
         "try the front libraries on the real driver before anything is published",
         _one_of("on", "off"),
         "on or off",
+    ),
+    Setting(
+        "guard",
+        "whether processes that hold more than their share are ended, reported, or not looked for",
+        _one_of("kill", "observe", "off"),
+        "kill, observe or off",
+    ),
+    _seconds("guard_interval_s", "time between two readings of the guard", 60),
+    _mib("guard_slack_mib", "what each process may hold over its share for the moment of a call"),
+    _mib(
+        "guard_overhead_mib",
+        "what a share may hold over its limit in all, if its ledger has it on record",
+    ),
+    Setting(
+        "guard_strangers",
+        "what happens to processes in pods that hold memory of a shared GPU without a share of it",
+        _one_of("report", "kill"),
+        "report or kill",
     ),
     _address("health_address", "gRPC health service for probes; empty: none", "0.0.0.0:51515"),
     _address("metrics_address", "Prometheus metrics over HTTP; empty: none", "0.0.0.0:9400"),

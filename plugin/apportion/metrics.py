@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from apportion import __version__
 from apportion.errors import ConfigError
+from apportion.model import ClaimRef
 
 _LABELS = ("device", "uuid", "namespace", "claim")
 
@@ -31,6 +32,16 @@ class ShareSample:
     pods: tuple[str, ...]
     limit: int
     used: int | None
+    truth: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSample:
+    """The guard's last reading; unattributed: bytes by GPU and where the processes live."""
+
+    sees: bool
+    seconds: float
+    unattributed: Mapping[tuple[str, str], int]
 
 
 class _Stop(Protocol):
@@ -41,11 +52,16 @@ class _Stop(Protocol):
 class Metrics:
     """All metrics of the plugin, in a registry of their own."""
 
-    def __init__(self, shares: Callable[[], Iterable[ShareSample]]) -> None:
+    def __init__(
+        self,
+        shares: Callable[[], Iterable[ShareSample]],
+        guard: Callable[[], GuardSample | None] = lambda: None,
+    ) -> None:
         """Wire it; nothing is served yet.
 
         Args:
             shares: reads the prepared shares; called by each scrape.
+            guard: the guard's last reading; None: it is off.
         """
         self.registry = prometheus_client.CollectorRegistry()
         self._server: _Stop | None = None
@@ -72,6 +88,18 @@ class Metrics:
             "Failed tries to publish the slices of this node.",
             registry=self.registry,
         )
+        self._excesses = prometheus_client.Counter(
+            "apportion_guard_excesses_total",
+            "Times that a claim's processes were found to hold more of a GPU than their share.",
+            _LABELS,
+            registry=self.registry,
+        )
+        self._kills = prometheus_client.Counter(
+            "apportion_guard_kills_total",
+            "Processes that the guard ended for that.",
+            _LABELS,
+            registry=self.registry,
+        )
         for method in ("prepare", "unprepare"):
             self._errors.labels(method)
         prometheus_client.Gauge(
@@ -81,6 +109,7 @@ class Metrics:
             registry=self.registry,
         ).labels(__version__).set(1)
         self.registry.register(_Shares(shares))
+        self.registry.register(_Guard(guard))
 
     def observe(self, method: str, failed: bool, seconds: float) -> None:  # noqa: FBT001 - a callback
         """Count one claim of a kubelet call."""
@@ -95,6 +124,14 @@ class Metrics:
     def publish_failed(self) -> None:
         """Count a failed try to publish."""
         self._publish_errors.inc()
+
+    def guard_found(self, device: str, uuid: str, ref: ClaimRef) -> None:
+        """Count a claim that went over its share of a GPU."""
+        self._excesses.labels(device, uuid, ref.namespace, ref.name).inc()
+
+    def guard_killed(self, device: str, uuid: str, ref: ClaimRef) -> None:
+        """Count a process that the guard ended."""
+        self._kills.labels(device, uuid, ref.namespace, ref.name).inc()
 
     def serve(self, address: str) -> int:
         """Serve /metrics at an address such as `0.0.0.0:9400` or `[::]:9400`; return the port.
@@ -134,11 +171,12 @@ class _Shares(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read the shares and return their gauges."""
-        count, info, limit, used = self._families()
+        count, info, limit, used, truth = self._families()
         samples = list(self._read())
         count.add_metric((), len(samples))
         limits: Counter[tuple[str, ...]] = Counter()
         totals: Counter[tuple[str, ...]] = Counter()
+        truths: Counter[tuple[str, ...]] = Counter()
         users: set[tuple[str, ...]] = set()
         for sample in samples:
             # A claim may hold several shares of one GPU: one series, the sum of them.
@@ -148,12 +186,14 @@ class _Shares(Collector):
             limits[labels] += sample.limit
             if sample.used is not None:
                 totals[labels] += sample.used
+            if sample.truth is not None:
+                truths[labels] += sample.truth
         for key in sorted(users):
             info.add_metric(key, 1)
-        for family, values in ((limit, limits), (used, totals)):
+        for family, values in ((limit, limits), (used, totals), (truth, truths)):
             for key, value in sorted(values.items()):
                 family.add_metric(key, value)
-        yield from (count, info, limit, used)
+        yield from (count, info, limit, used, truth)
 
     @staticmethod
     def _families() -> tuple[GaugeMetricFamily, ...]:
@@ -171,5 +211,47 @@ class _Shares(Collector):
                 "apportion_share_memory_used_bytes",
                 "Memory that the share's processes hold, by its ledger.",
                 labels=_LABELS,
+            ),
+            GaugeMetricFamily(
+                "apportion_share_truth_bytes",
+                "Memory that the share's processes hold, by NVML.",
+                labels=_LABELS,
+            ),
+        )
+
+
+class _Guard(Collector):
+    """What the guard saw last, as gauges; none while it is off."""
+
+    def __init__(self, read: Callable[[], GuardSample | None]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Name the metrics without reading anything."""
+        return self._families()
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the gauges of the last reading."""
+        sample = self._read()
+        if sample is None:
+            return
+        sees, seconds, unattributed = self._families()
+        sees.add_metric((), int(sample.sees))
+        seconds.add_metric((), sample.seconds)
+        for key, value in sorted(sample.unattributed.items()):
+            unattributed.add_metric(key, value)
+        yield from (sees, seconds, unattributed)
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, ...]:
+        return (
+            GaugeMetricFamily(
+                "apportion_guard_sees", "1 if the guard sees the node's processes, 0 if not."
+            ),
+            GaugeMetricFamily("apportion_guard_scan_seconds", "Seconds of the last reading."),
+            GaugeMetricFamily(
+                "apportion_unattributed_bytes",
+                "Memory that processes without a share of the GPU hold, by where they live.",
+                labels=("uuid", "where"),
             ),
         )

@@ -269,6 +269,14 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Charge:
+    """What a share's ledger says of one live process: its PID as it sees itself, and bytes."""
+
+    pid: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Allowance:
     """What a share folder lets its containers take: the truth of enforcement."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from apportion.model import Allowance, DriverFiles, Edits, GpuUuid, Share, ShareKey, Usage
+from apportion.model import Allowance, Charge, DriverFiles, Edits, GpuUuid, Share, ShareKey, Usage
 
 
 class Enforcer(Protocol):
@@ -58,6 +58,9 @@ class Enforcer(Protocol):
 
     def usage(self, key: ShareKey) -> Usage:
         """Return what the share's processes hold. Raises StateError or StorageError."""
+
+    def charges(self, key: ShareKey) -> tuple[Charge, ...]:
+        """Return what is on record of each live process. Raises StateError or StorageError."""
 
     def sweep(self, keep: frozenset[str]) -> None:
         """Remove libraries of builds that are neither in `keep` nor in use by this process."""

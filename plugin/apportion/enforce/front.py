@@ -15,6 +15,7 @@ from apportion.enforce.shares import LEDGER, Shares
 from apportion.errors import EnforcementError
 from apportion.model import (
     Allowance,
+    Charge,
     DriverFiles,
     Edits,
     GpuUuid,
@@ -135,6 +136,10 @@ class FrontEnforcer:
     def usage(self, key: ShareKey) -> Usage:
         """Return what the share's ledger says."""
         return self._shares.usage(key)
+
+    def charges(self, key: ShareKey) -> tuple[Charge, ...]:
+        """Return what the share's ledger says of each live process."""
+        return self._shares.charges(key)
 
     def sweep(self, keep: frozenset[str]) -> None:
         """Remove builds that no record in `keep` and no living plugin refers to."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from apportion import files, locks
 from apportion.enforce import layout, limits
 from apportion.errors import EnforcementError, StateError, StorageError
-from apportion.model import Allowance, Share, ShareKey, Usage
+from apportion.model import Allowance, Charge, Share, ShareKey, Usage
 
 LIMITS = "limits"
 LEDGER = "ledger"
@@ -144,6 +144,17 @@ class Shares:
             StateError: it is not a ledger of this layout.
             StorageError: it cannot be read.
         """
+        data, charges = self._look(key)
+        total, denied, peak = layout.HEADER.unpack_from(data)[5:8]
+        held = sum(charge.bytes for charge in charges)
+        return Usage(total=total, held=held, processes=len(charges), peak=peak, denied=denied)
+
+    def charges(self, key: ShareKey) -> tuple[Charge, ...]:
+        """Return what the share's ledger says of each live process. Raises as `usage` does."""
+        return self._look(key)[1]
+
+    def _look(self, key: ShareKey) -> tuple[bytes, tuple[Charge, ...]]:
+        """Return the ledger's content and what it says of the live processes."""
         path = self.path(key) / LEDGER
         try:
             fd = _open(path)
@@ -151,7 +162,7 @@ class Shares:
                 data = os.pread(fd, layout.SIZE + 1, 0)
                 if not layout.is_valid(data, len(data)):
                     raise StateError(f"{path} is damaged; delete the pods that use the share")
-                held, processes = _held(fd, data)
+                return data, _charges(fd, data)
             finally:
                 os.close(fd)
         except BlockingIOError as error:
@@ -160,9 +171,6 @@ class Shares:
             ) from error
         except OSError as error:
             raise files.storage_error("read", path, error) from error
-        fields = layout.HEADER.unpack_from(data)
-        total, denied, peak = fields[5:8]
-        return Usage(total=total, held=held, processes=processes, peak=peak, denied=denied)
 
     def _half(self, key: ShareKey) -> Path:
         return self.folder / f".{key}{_HALF_MADE}"
@@ -258,12 +266,13 @@ def create(folder: Path, share: Share) -> None:
         os.close(fd)
 
 
-def _held(fd: int, data: bytes) -> tuple[int, int]:
-    """Return bytes and number of the live processes: those whose slot's byte is locked."""
+def _charges(fd: int, data: bytes) -> tuple[Charge, ...]:
+    """Return what the live processes are charged: those whose slot's byte is locked."""
     top = min(layout.HEADER.unpack_from(data)[10], layout.SLOT_COUNT)
-    held = processes = 0
+    found = []
     for slot in range(top):
         if locks.is_held(fd, layout.LOCK_SLOTS + slot, 1):
-            processes += 1
-            held += layout.SLOT.unpack_from(data, layout.SLOTS_OFFSET + slot * layout.SLOT.size)[1]
-    return held, processes
+            offset = layout.SLOTS_OFFSET + slot * layout.SLOT.size
+            _seq, used, pid = layout.SLOT.unpack_from(data, offset)[:3]
+            found.append(Charge(pid, used))
+    return tuple(found)

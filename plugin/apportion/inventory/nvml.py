@@ -27,6 +27,9 @@ from apportion.model import GpuUuid
 LIBRARY = "libnvidia-ml.so.1"
 _LOCK = threading.RLock()
 _CLOSE_S = 1.0
+_BUSY_S = 1.0
+_LISTS = ("Compute", "Graphics", "MPSCompute")
+_VERSIONS = ("_v3", "_v2")
 _log = logging.getLogger("apportion.inventory")
 
 
@@ -37,6 +40,14 @@ class Memory:
     total: int
     reserved: int
     used: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process on a GPU: PID as the driver counts, bytes it holds there, None where unknown."""
+
+    pid: int
+    memory: int | None
 
 
 def find_library(driver_root: Path) -> Path:
@@ -224,6 +235,42 @@ class Nvml:
     def used_memory(self, uuid: GpuUuid) -> int:
         """Return the bytes that are allocated on the GPU, by whomever."""
         return self.memory(uuid).used
+
+    def processes(self, uuid: GpuUuid) -> tuple[GpuProcess, ...]:
+        """Return all processes on a GPU by PID: computing, drawing, or clients of MPS.
+
+        One that does several of these is in several lists, and each says the same of it. The lists
+        are not of one moment. Unlike the other readings, this one does not wait for one that
+        hangs in the driver.
+        """
+        if not _LOCK.acquire(timeout=_BUSY_S):
+            raise failure(pynvml.NVML_ERROR_TIMEOUT, f"listing the processes of {uuid}")
+        try:
+            found: dict[int, int | None] = {}
+            for name in _LISTS:
+                for process in self._process_list(uuid, name):
+                    known, memory = found.get(process.pid), process.usedGpuMemory
+                    both = [amount for amount in (known, memory) if amount is not None]
+                    found[process.pid] = max(both, default=None)
+        finally:
+            _LOCK.release()
+        return tuple(GpuProcess(pid, memory) for pid, memory in sorted(found.items()))
+
+    def _process_list(self, uuid: GpuUuid, name: str) -> list[Any]:
+        """Return one of the lists; drivers before R510 have the second version of the call only.
+
+        That of computing processes is the one which every driver has.
+        """
+        for version in _VERSIONS:
+            try:
+                answer = self._read(uuid, f"nvmlDeviceGet{name}RunningProcesses{version}")
+            except NvmlError as error:
+                last = version == _VERSIONS[-1]
+                if error.code not in codes.ABSENT or (last and name == _LISTS[0]):
+                    raise
+                continue
+            return list(answer)
+        return []
 
     def _driver(self, doing: str, function: str) -> Any:
         """Return a reading of the driver; that it fails is no GPU's fault, whatever the code."""
