@@ -13,6 +13,7 @@ from typing import Any
 
 from apportion import __version__, kube, slices
 from apportion.app.gpus import Gpus
+from apportion.app.guarding import Guarding
 from apportion.app.loops import Loops
 from apportion.app.pulse import Pulse
 from apportion.cdi.store import CdiStore
@@ -25,7 +26,7 @@ from apportion.inventory.nvml import Nvml
 from apportion.inventory.scan import scan
 from apportion.kubelet import Kubelet, instance
 from apportion.ledger.store import Store, boot_id
-from apportion.metrics import Metrics, ShareSample
+from apportion.metrics import GuardSample, Metrics, ShareSample
 from apportion.model import ClaimRef, GpuUuid
 from apportion.prepare import Preparer
 from apportion.publisher import Publisher
@@ -87,7 +88,8 @@ class App:
             driver_files=DriverFinder(config.driver_root_mount, config.driver_root),
             tell=self._events.on_pods,
         )
-        self._metrics = Metrics(self._samples)
+        self._metrics = Metrics(self._samples, self._guard_sample)
+        self._guarding = self._make_guarding()
         self._publisher = Publisher(
             self._kube,
             driver=config.driver_name,
@@ -107,6 +109,18 @@ class App:
         )
         self._registered = self._published = False
 
+    def _make_guarding(self) -> Guarding:
+        return Guarding(
+            config=self._config,
+            cards=lambda: [device.gpu.uuid for device in self._gpus.devices().values()],
+            nvml=self._nvml,
+            enforcer=self._enforcer,
+            store=self._store,
+            fetch=self._fetch,
+            events=self._events,
+            counts=self._metrics,
+        )
+
     def run(self) -> bool:
         """Serve until SIGTERM, SIGINT or a failed loop; return whether all went well.
 
@@ -119,6 +133,8 @@ class App:
         try:
             self._answer_probes()
             self._loops.start("events", self._events.run)
+            # Before anything is published: shares from before may be in use.
+            self._guarding.start(self._loops)
             self._find_gpus()
             self._serve_kubelet()
             self._start_loops()
@@ -260,6 +276,9 @@ class App:
         ready = self._registered and self._published and known
         self._kubelet.set_ready(ready=ready and not self._loops.stopping.is_set())
 
+    def _guard_sample(self) -> GuardSample | None:
+        return self._guarding.sample()
+
     def _samples(self) -> Iterator[ShareSample]:
         """Read the shares that are prepared now, for a scrape."""
         for record in self._store.records():
@@ -278,6 +297,7 @@ class App:
                     pods=record.pods,
                     limit=share.capacity.memory,
                     used=used,
+                    truth=self._guarding.truth(share.key),
                 )
 
 

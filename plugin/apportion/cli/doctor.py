@@ -22,6 +22,7 @@ from apportion.inventory.scan import scan
 from apportion.kubelet.instance import instance
 from apportion.ledger.store import Store
 from apportion.model import DriverFiles, Inventory
+from apportion.watch.processes import Processes
 
 _FAILED = 1
 _USAGE = 2
@@ -207,6 +208,16 @@ def _running(node: _Node) -> str:
     return "serves kubelet"
 
 
+def _guard(node: _Node) -> str:
+    settings = node.config
+    blind = Processes(settings.proc, settings.driver_shares_dir).blindness()
+    if blind:
+        raise _TroubleError(f"blind: {blind}")
+    if settings.guard == "off":
+        return "off"
+    return f"sees the node's processes; {settings.guard} every {settings.guard_interval_s} s"
+
+
 def _api(node: _Node) -> str:
     settings = node.config
     node.api = kube.connect(settings.kubeconfig, settings.api_timeout_s)
@@ -261,6 +272,7 @@ CHECKS: tuple[Check, ...] = (
     Check("folders", _folders),
     Check("claims", _claims, ("folders",)),
     Check("plugin", _running),
+    Check("guard", _guard),
     Check("API server", _api),
     Check("published", _published, ("API server",)),
 )

@@ -64,11 +64,12 @@ def place_of(folder: str, mountinfo: str) -> Place | None:
     """
     best: tuple[int, Place] | None = None
     for device, root, point in _mounts(mountinfo):
-        rest = folder.removeprefix(point.rstrip("/"))
-        if rest == folder or (rest and not rest.startswith("/")):
+        above = point.rstrip("/")
+        if folder != point and not folder.startswith(above + "/"):
             continue
         if best is None or len(point) >= best[0]:
-            best = (len(point), Place(device, root.rstrip("/") + rest))
+            inside = root.rstrip("/") + folder[len(above) :]
+            best = (len(point), Place(device, inside.rstrip("/")))
     return best[1] if best else None
 
 

@@ -44,11 +44,13 @@ class Processes:
     Args:
         proc: the procfs, of the PID namespace that this process is in.
         shares_dir: where the share folders lie, as this process sees it.
+        own: the plugin's PID, which is this process; what descends from it is the plugin's.
     """
 
-    def __init__(self, proc: Path, shares_dir: Path) -> None:
+    def __init__(self, proc: Path, shares_dir: Path, own: int | None = None) -> None:
         self._proc = proc
         self._shares_dir = shares_dir
+        self._own = os.getpid() if own is None else own
 
     def blindness(self) -> str:
         """Return why the node's processes cannot be seen from here, nothing where they can.
@@ -111,7 +113,7 @@ class Processes:
             return True
         pid = seen.pid
         while pid > _INIT:
-            if pid == os.getpid():
+            if pid == self._own:
                 return True
             found = self._stat(pid)
             pid = found.parent if found else 0

@@ -57,35 +57,29 @@ class Reservations:
         if not asked:
             return
         found: dict[str, frozenset[ShareKey]] = {}
-        current: set[ShareKey] = set()
         failure: ApportionError | None = None
         for record in self._records():
             keys = frozenset(share.key for share in record.shares)
-            current |= keys
             try:
                 pods = _pods(self._fetch(record.ref), record.ref)
             except KubeNotFoundError:
                 continue
             except ApportionError as error:
                 failure = error
-                continue
+                pods = {pod for pod, known in self._known.items() if known & keys}
             for pod in pods:
                 found[pod] = found.get(pod, frozenset()) | keys
-        self._learn(found, current, asked if failure is None else asked & found.keys())
+        self._learn(found, asked if failure is None else asked & found.keys())
         if failure is not None:
             raise failure
 
-    def _learn(
-        self, found: dict[str, frozenset[ShareKey]], current: set[ShareKey], answered: set[str]
-    ) -> None:
+    def _learn(self, found: dict[str, frozenset[ShareKey]], answered: set[str]) -> None:
         now = self._clock()
         with self._lock:
-            # A claim that could not be read keeps its pods for as long as it is on record.
-            kept = {pod: keys & current for pod, keys in self._known.items() if keys & current}
-            self._known = kept | found
+            self._known = found
             self._asked -= answered
             self._unknown = {pod: at for pod, at in self._unknown.items() if at > now} | {
-                pod: now + _AGAIN_S for pod in answered if pod not in self._known
+                pod: now + _AGAIN_S for pod in answered if pod not in found
             }
 
 

@@ -1,10 +1,11 @@
 /* cudamem: asks the CUDA driver for memory and says what it answered.
  *
  *   cudamem [--device N] alloc SIZE... [--until-refused STEP] [--hold SECONDS]
- *           [--processes N] [--json]
+ *           [--processes N] [--library FILE] [--json]
  *
  * Status: 0 all granted, 2 something refused for want of memory, 1 anything else. Built with
- * -DLINKED it is linked with libcuda, else it loads it, as the CUDA runtime does. */
+ * -DLINKED it is linked with libcuda, else it loads it, as the CUDA runtime does, or the library
+ * that it is told to. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -41,6 +42,7 @@ static struct {
 
 struct options {
 	int device, hold, processes, sizes;
+	const char *library;
 	bool json;
 	unsigned long long size[MAX_SIZES], step;
 };
@@ -51,8 +53,9 @@ struct meeting {
 };
 
 #ifdef LINKED
-static bool load(void)
+static bool load(const char *library)
 {
+	(void)library;
 	cu.init = cuInit;
 	cu.retain = cuDevicePrimaryCtxRetain;
 	cu.set = cuCtxSetCurrent;
@@ -62,11 +65,11 @@ static bool load(void)
 	return true;
 }
 #else
-static bool load(void)
+static bool load(const char *name)
 {
 	static const char *const names[] = {"cuInit", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent",
 					    "cuMemAlloc_v2", "cuMemGetInfo_v2", "cuGetErrorName"};
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	void *library = dlopen(name, RTLD_NOW);
 	if (!library) {
 		fprintf(stderr, "cudamem: %s\n", dlerror());
 		return false;
@@ -223,7 +226,7 @@ static int steps(const struct options *o, int process)
 /* All processes keep what they have until the last one has asked. */
 static int one(const struct options *o, int process, struct meeting *meeting)
 {
-	int status = load() ? start(o, process) : FAILED;
+	int status = load(o->library) ? start(o, process) : FAILED;
 	meet(o, &meeting->started);
 	if (!status)
 		status = steps(o, process);
@@ -272,6 +275,8 @@ static int with_value(struct options *o, const char *option, const char *value)
 		ok = value && number(value, &o->hold);
 	else if (!strcmp(option, "--processes"))
 		ok = value && number(value, &o->processes) && o->processes > 0;
+	else if (!strcmp(option, "--library"))
+		ok = (o->library = value) != NULL;
 	else if (!strcmp(option, "--until-refused"))
 		ok = value && (o->step = parse_size(value)) > 0;
 	else
@@ -302,10 +307,10 @@ static bool parse(int argc, char **argv, struct options *o)
 
 int main(int argc, char **argv)
 {
-	struct options o = {.processes = 1};
+	struct options o = {.processes = 1, .library = "libcuda.so.1"};
 	if (!parse(argc, argv, &o)) {
 		fputs("usage: cudamem [--device N] alloc SIZE... [--until-refused STEP] "
-		      "[--hold SECONDS] [--processes N] [--json]\n", stderr);
+		      "[--hold SECONDS] [--processes N] [--library FILE] [--json]\n", stderr);
 		return FAILED;
 	}
 	struct meeting *meeting = mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE,

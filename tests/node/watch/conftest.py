@@ -1,0 +1,24 @@
+"""A node with a guard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.watch import node as nodes
+from tests.shim import support
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built() -> None:
+    support.build()
+    support.make_cache()
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[nodes.Node]:
+    monkeypatch.setenv("FAKEGPU_DIR", str(tmp_path / "state"))
+    with nodes.node(tmp_path) as made:
+        yield made

@@ -1,0 +1,174 @@
+"""Who is over, and who must go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from apportion.model import Charge, ShareKey
+from apportion.watch import verdict
+from apportion.watch.verdict import Group, Holder, Margin
+from hypothesis import given
+from hypothesis import strategies as st
+
+MIB = 1 << 20
+A, B, C = (ShareKey(f"claim-{n}") for n in range(3))
+LIMITS = {A: 100 * MIB, B: 50 * MIB, C: 10 * MIB}
+MARGIN = Margin(slack=2 * MIB, overhead=20 * MIB)
+
+
+def holder(pid: int, mib: int, *keys: ShareKey, own: int | None = None, start: int = 0) -> Holder:
+    return Holder(
+        pid, start or pid, pid if own is None else own, frozenset(keys or (A,)), mib * MIB
+    )
+
+
+def charges(
+    of: Mapping[ShareKey, Sequence[tuple[int, int]]],
+) -> dict[ShareKey, tuple[Charge, ...]]:
+    return {key: tuple(Charge(pid, mib * MIB) for pid, mib in found) for key, found in of.items()}
+
+
+def groups(
+    holders: Sequence[Holder], on_record: Mapping[ShareKey, Sequence[tuple[int, int]]] | None = None
+) -> list[Group]:
+    return list(verdict.groups(holders, LIMITS, charges(on_record or {})))
+
+
+def over(
+    holders: Sequence[Holder], on_record: Mapping[ShareKey, Sequence[tuple[int, int]]] | None = None
+) -> list[frozenset[ShareKey]]:
+    return [group.keys for group in groups(holders, on_record) if group.is_over(MARGIN)]
+
+
+@pytest.mark.parametrize(
+    ("mib", "charged", "is_over"),
+    [
+        pytest.param(100, 100, False, id="full to the last block"),
+        pytest.param(102, 100, False, id="a block in flight"),
+        pytest.param(103, 100, True, id="more, past the front"),
+        pytest.param(103, 101, False, id="more, and on record but for the block"),
+        pytest.param(120, 120, False, id="as much as the driver may take without asking"),
+        pytest.param(121, 121, True, id="more than that"),
+        pytest.param(120, 117, True, id="as much, and not on record"),
+        pytest.param(150, 500, True, id="a ledger that lies"),
+    ],
+)
+def test_one_process(mib: int, charged: int, is_over: bool) -> None:  # noqa: FBT001 - a case
+    assert bool(over([holder(1, mib)], {A: [(1, charged)]})) is is_over
+
+
+def test_each_process_may_have_a_block_in_flight() -> None:
+    three = [holder(pid, 35) for pid in (1, 2, 3)]
+    record = {A: [(1, 33), (2, 33), (3, 33)]}
+    assert over(three, record) == []
+    assert over([*three, holder(4, 4)], {A: [*record[A], (4, 0)]}) == [{A}]
+
+
+def test_two_processes_of_one_share_together() -> None:
+    assert over([holder(1, 60), holder(2, 60)], {A: [(1, 60), (2, 30)]}) == [{A}]
+
+
+def test_shares_of_one_process_add_up() -> None:
+    assert over([holder(1, 150, A, B)]) == []
+    assert over([holder(1, 153, A, B)]) == [{A, B}]
+
+
+def test_a_process_with_one_of_the_shares_is_held_to_that() -> None:
+    both, alone = holder(1, 20, A, B), holder(2, 60, B)
+    assert over([both, alone]) == [{B}]
+    assert over([holder(1, 100, A, B), holder(2, 50, B)]) == []
+
+
+def test_shares_that_hang_together_are_held_together() -> None:
+    found = [group.keys for group in groups([holder(1, 1, A, B), holder(2, 1, B, C)])]
+    assert found == [{A, B}, {B, C}, {A, B, C}]
+    assert over([holder(1, 110, A, B), holder(2, 55, B, C)]) == [{A, B, C}]
+
+
+def test_shares_of_others_are_no_matter() -> None:
+    assert over([holder(1, 200, A), holder(2, 50, B)]) == [{A}]
+
+
+def test_who_went_past_the_front_goes_first_and_nobody_else() -> None:
+    honest = [holder(pid, 30) for pid in (1, 2, 3)]
+    rogue = holder(9, 25)
+    (group,) = groups([*honest, rogue], {A: [(1, 30), (2, 30), (3, 30)]})
+    assert verdict.victims(group, MARGIN) == (rogue,)
+
+
+def test_as_many_go_as_it_takes() -> None:
+    rogues = [holder(pid, 60 + pid) for pid in (7, 8, 9)]
+    (group,) = groups([holder(1, 90), *rogues], {A: [(1, 90)]})
+    assert [victim.pid for victim in verdict.victims(group, MARGIN)] == [9, 8, 7]
+
+
+def test_of_those_alike_the_larger_then_the_younger_goes() -> None:
+    (group,) = groups([holder(1, 90), holder(2, 95)], {A: [(1, 90), (2, 95)]})
+    assert [victim.pid for victim in verdict.victims(group, MARGIN)] == [2]
+    twins = [holder(3, 70, start=10), holder(2, 70, start=20)]
+    (group,) = groups(twins)
+    assert [victim.pid for victim in verdict.victims(group, MARGIN)] == [2]
+
+
+def test_who_is_within_the_limit_stays() -> None:
+    (group,) = groups([holder(1, 100)])
+    assert verdict.victims(group, MARGIN) == ()
+
+
+def test_a_pid_that_two_containers_have_is_matched_by_size() -> None:
+    honest, rogue = holder(10, 80, own=7), holder(11, 40, own=7)
+    (group,) = groups([rogue, honest], {A: [(7, 80)]})
+    assert group.known == {10: 80 * MIB}
+    assert verdict.victims(group, MARGIN) == (rogue,)
+
+
+def test_a_process_of_two_shares_is_charged_to_both() -> None:
+    found = verdict.recorded([holder(1, 70, A, B)], charges({A: [(1, 40)], B: [(1, 30), (2, 9)]}))
+    assert found == {1: 70 * MIB}
+
+
+def test_a_process_that_nobody_can_name_has_nothing_on_record() -> None:
+    nameless = Holder(5, 5, None, frozenset({A}), MIB)
+    assert verdict.recorded([nameless], charges({A: [(5, 1)]})) == {}
+
+
+SETS = st.sets(st.sampled_from([A, B, C]), min_size=1).map(frozenset)
+HOLDERS = st.lists(st.tuples(SETS, st.integers(0, 300), st.integers(0, 300)), max_size=8)
+
+
+@given(HOLDERS)
+def test_after_the_victims_nobody_is_over(
+    drawn: list[tuple[frozenset[ShareKey], int, int]],
+) -> None:
+    holders = [Holder(n, n, n, keys, mib * MIB) for n, (keys, mib, _) in enumerate(drawn)]
+    record = {
+        key: [(n, charged) for n, (keys, _, charged) in enumerate(drawn) if min(keys) == key]
+        for key in LIMITS
+    }
+    gone: set[int] = set()
+    for group in groups(holders, record):
+        for victim in verdict.victims(group, MARGIN):
+            gone.add(victim.pid)
+    left = [one for one in holders if one.pid not in gone]
+    kept = {
+        key: [entry for entry in found if entry[0] not in gone] for key, found in record.items()
+    }
+    assert over(left, kept) == []
+
+
+@given(HOLDERS)
+def test_whoever_stays_within_each_share_is_left_alone(
+    drawn: list[tuple[frozenset[ShareKey], int, int]],
+) -> None:
+    """No set is over when what each process has can be laid into its shares."""
+    left = dict(LIMITS)
+    holders = []
+    for n, (keys, mib, _) in enumerate(drawn):
+        taken = 0
+        for key in keys:
+            part = min(left[key], mib * MIB - taken)
+            left[key] -= part
+            taken += part
+        holders.append(Holder(n, n, n, keys, taken))
+    assert over(holders) == []
