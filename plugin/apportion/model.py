@@ -269,10 +269,18 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
-    """What a share's ledger says of one live process: its PID as it sees itself, and bytes."""
+class Own:
+    """How a process sees itself: its PID, and the inode of the PID namespace that it counts in."""
 
+    namespace: int
     pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a share's ledger says of one live process, in bytes."""
+
+    own: Own
     bytes: int
 
 

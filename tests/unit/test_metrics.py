@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import re
 import socket
 import urllib.request
@@ -10,7 +11,8 @@ import prometheus_client
 import pytest
 from apportion import __version__
 from apportion.errors import ConfigError
-from apportion.metrics import Metrics, ShareSample
+from apportion.metrics import GuardSample, Metrics, ShareSample
+from apportion.model import ClaimRef, ClaimUid
 
 _GIB = 1 << 30
 _DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
@@ -123,8 +125,36 @@ def test_a_taken_port_is_refused_with_what_to_do() -> None:
             Metrics(lambda: ()).serve(f"127.0.0.1:{taken.getsockname()[1]}")
 
 
+def test_the_truth_is_shown_beside_the_ledger_and_left_out_where_it_is_not_known() -> None:
+    labels = 'claim="c",device="gpu-0",namespace="default",uuid="GPU-1"'
+    shares = [dataclasses.replace(sample(), truth=truth) for truth in (5, 7, None)]
+    assert scrape(Metrics(lambda: shares))[f"apportion_share_truth_bytes{{{labels}}}"] == 12
+    assert not [name for name in scrape(Metrics(lambda: [sample()])) if "truth" in name]
+
+
+def test_what_the_guard_saw_and_did() -> None:
+    seen = GuardSample(sees=True, seconds=0.25, unattributed={("GPU-1", "host"): 3})
+    metrics = Metrics(lambda: (), lambda: seen)
+    ref = ClaimRef(ClaimUid("u"), "default", "c")
+    metrics.guard_found("gpu-0", "GPU-1", ref)
+    metrics.guard_killed("gpu-0", "GPU-1", ref)
+    metrics.guard_killed("gpu-0", "GPU-1", ref)
+    found = scrape(metrics)
+    labels = 'claim="c",device="gpu-0",namespace="default",uuid="GPU-1"'
+    assert found[f"apportion_guard_excesses_total{{{labels}}}"] == 1
+    assert found[f"apportion_guard_kills_total{{{labels}}}"] == 2
+    assert found["apportion_guard_sees"] == 1
+    assert found["apportion_guard_scan_seconds"] == 0.25
+    assert found['apportion_unattributed_bytes{uuid="GPU-1",where="host"}'] == 3
+
+
+def test_a_guard_that_is_off_has_no_gauges() -> None:
+    assert not [name for name in scrape(Metrics(lambda: ())) if "guard_sees" in name]
+
+
 def test_the_documented_metrics_are_those_that_there_are() -> None:
-    families = Metrics(lambda: [sample()]).registry.collect()
+    guard = GuardSample(sees=True, seconds=0.0, unattributed={})
+    families = Metrics(lambda: [sample()], lambda: guard).registry.collect()
     found = sorted(
         family.name + ("_total" if family.type == "counter" else "") for family in families
     )

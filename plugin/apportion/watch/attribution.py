@@ -24,7 +24,8 @@ _FIELDS = 6
 _POD = re.compile(r"(?:.*-)?pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?:\.slice)?")
 
 _GONE = frozenset("ZXx")
-_STATE, _PARENT, _START = 0, 1, 19
+_STATE, _PARENT, _FLAGS, _START = 0, 1, 6, 19
+_EXITING = 0x4  # PF_EXITING of linux/sched.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Stat:
     """What is taken from /proc/<pid>/stat.
 
     Attributes:
-        gone: it is a zombie: it runs no more, and its memory goes or has gone.
+        gone: it is ending, or a zombie: it runs no more, and its memory goes or has gone.
         parent: its parent's PID.
         start: when it started, in clock ticks after boot; with the PID it names one process.
     """
@@ -109,18 +110,19 @@ def stat(text: str) -> Stat | None:
     # The name, in parentheses, may hold anything.
     fields = text.rpartition(")")[2].split()
     try:
-        return Stat(fields[_STATE] in _GONE, int(fields[_PARENT]), int(fields[_START]))
+        gone = fields[_STATE] in _GONE or bool(int(fields[_FLAGS]) & _EXITING)
+        return Stat(gone, int(fields[_PARENT]), int(fields[_START]))
     except (IndexError, ValueError):
         return None
 
 
-def own_pid(status: str) -> int | None:
-    """Return a process's PID in its own PID namespace, by /proc/<pid>/status."""
+def own_pid(status: str) -> int:
+    """Return a process's PID in its own PID namespace, by /proc/<pid>/status; 0: unknown."""
     for line in status.splitlines():
         name, _colon, value = line.partition(":")
         if name == "NSpid" and value.split():
             return int(value.split()[-1])
-    return None
+    return 0
 
 
 def _mounts(mountinfo: str) -> list[tuple[str, str, str]]:

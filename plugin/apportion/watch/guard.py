@@ -186,7 +186,7 @@ class Guard:
             keys = self._reserved(seen.pod).intersection(card.limits)
         if keys:
             card.seen[pid] = seen
-            card.holders.append(Holder(pid, seen.start, seen.own_pid, keys, memory))
+            card.holders.append(Holder(pid, seen.start, seen.own, keys, memory))
         else:
             card.strangers.append((seen, memory))
 

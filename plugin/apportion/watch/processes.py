@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apportion import files
-from apportion.model import ShareKey
+from apportion.model import Own, ShareKey
 from apportion.watch import attribution
 from apportion.watch.attribution import Place
 
@@ -24,7 +24,7 @@ class Seen:
     Attributes:
         pid: as the host sees it.
         start: clock ticks after boot; with the PID it names one process.
-        own_pid: as it sees itself, None where unknown.
+        own: as it sees itself.
         shares: those whose folders are mounted where it lives.
         pod: UID of its pod, None outside of pods.
         name: what the kernel calls it; anything that it chose.
@@ -32,7 +32,7 @@ class Seen:
 
     pid: int
     start: int
-    own_pid: int | None
+    own: Own
     shares: frozenset[ShareKey]
     pod: str | None
     name: str
@@ -99,7 +99,7 @@ class Processes:
         seen = Seen(
             pid=pid,
             start=before.start,
-            own_pid=attribution.own_pid(self._text(thread, "status")),
+            own=Own(self._namespace(thread), attribution.own_pid(self._text(thread, "status"))),
             shares=attribution.shares(mounts, place, known) if place else frozenset(),
             pod=attribution.pod_uid(self._text(thread, "cgroup")),
             name=self._text(thread, "comm").strip(),
@@ -167,6 +167,12 @@ class Processes:
         with contextlib.suppress(OSError):
             for entry in sorted(os.listdir(self._proc / str(pid) / "task")):  # noqa: PTH208
                 yield int(entry)
+
+    def _namespace(self, process: str) -> int:
+        try:
+            return (self._proc / process / "ns/pid").stat().st_ino
+        except OSError:
+            return 0
 
     def _text(self, process: str, name: str) -> str:
         """Return a file of a process; nothing where there is none or it may not be read."""

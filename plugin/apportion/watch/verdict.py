@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from apportion.model import Charge, ShareKey
+from apportion.model import Charge, Own, ShareKey
 
 Keys = frozenset[ShareKey]
 
@@ -23,14 +23,14 @@ class Holder:
     Attributes:
         pid: as the host sees it.
         start: clock ticks after boot; with the PID it names one process.
-        own_pid: as it sees itself, None where unknown.
+        own: as it sees itself; what the ledger has of it is told by that.
         keys: its shares of the card.
         memory: bytes, by NVML.
     """
 
     pid: int
     start: int
-    own_pid: int | None
+    own: Own
     keys: Keys
     memory: int
 
@@ -117,23 +117,12 @@ def groups(
 def recorded(
     holders: Iterable[Holder], charges: Mapping[ShareKey, Sequence[Charge]]
 ) -> dict[int, int]:
-    """Return what the ledgers say of each process, in bytes by PID.
-
-    A ledger knows its processes by their own PIDs, which two containers may both have: then the
-    larger amount is the larger process's.
-    """
-    by_own: dict[tuple[ShareKey, int], list[Holder]] = defaultdict(list)
-    for holder in holders:
-        for key in holder.keys:
-            if holder.own_pid is not None:
-                by_own[key, holder.own_pid].append(holder)
-    found: dict[int, int] = defaultdict(int)
-    for (key, own_pid), candidates in by_own.items():
-        amounts = sorted((c.bytes for c in charges.get(key, ()) if c.pid == own_pid), reverse=True)
-        candidates.sort(key=lambda holder: (-holder.memory, holder.pid))
-        for holder, amount in zip(candidates, amounts, strict=False):
-            found[holder.pid] += amount
-    return dict(found)
+    """Return what the ledgers say of each process, in bytes by the host's PID."""
+    of: dict[tuple[ShareKey, Own], int] = defaultdict(int)
+    for key, found in charges.items():
+        for charge in found:
+            of[key, charge.own] += charge.bytes
+    return {h.pid: sum(of.get((key, h.own), 0) for key in h.keys) for h in holders}
 
 
 def victims(group: Group, margin: Margin) -> tuple[Holder, ...]:

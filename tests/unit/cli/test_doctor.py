@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import socket
@@ -111,6 +112,7 @@ def test_an_empty_node(settings: Config) -> None:
         "folders": "bad",
         "claims": "left out",
         "plugin": "bad",
+        "guard": "good",
         "API server": "bad",
         "published": "left out",
     }
@@ -230,3 +232,21 @@ def test_text_and_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 def test_bad_settings_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("--cores-min", "200") == 2
     assert "cores_min" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("healthy")
+def test_a_guard_that_cannot_see(settings: Config, tmp_path: Path) -> None:
+    pod = "0::/kubepods/pod0d9b9f8e-3c1a-4f6e-9a53-8f1c2b7d6e40"
+    for process, container in (("1", "pause"), ("self", "main")):
+        (tmp_path / "proc" / process).mkdir(parents=True)
+        (tmp_path / "proc" / process / "cgroup").write_text(f"{pod}/{container}\n")
+    findings = doctor.examine(dataclasses.replace(settings, proc=tmp_path / "proc"))
+    assert _states(findings)["guard"] == "bad"
+    assert "set hostPID: true" in _text(findings, "guard")
+
+
+@pytest.mark.usefixtures("healthy")
+@pytest.mark.parametrize(("mode", "said"), [("off", "off"), ("observe", "observe every 2 s")])
+def test_a_guard_that_sees(settings: Config, mode: str, said: str) -> None:
+    findings = doctor.examine(dataclasses.replace(settings, guard=mode))
+    assert _text(findings, "guard").endswith(said)

@@ -14,7 +14,7 @@ import pytest
 from apportion.enforce import layout, limits, shares
 from apportion.enforce.shares import Shares
 from apportion.errors import EnforcementError, StateError, StorageError
-from apportion.model import Allowance, Capacity, DeviceName, GpuUuid, Share, ShareKey, Usage
+from apportion.model import Allowance, Capacity, Charge, DeviceName, GpuUuid, Share, ShareKey, Usage
 
 SHARE = Share(
     ShareKey("uid-a-0"),
@@ -254,6 +254,16 @@ def test_usage_counts_living_processes_and_not_the_dead(
     owner.kill()
     owner.wait()
     assert made.usage(SHARE.key) == Usage(total=500, held=0, processes=0, peak=501, denied=2)
+
+
+def test_charges_are_of_the_living_by_their_own_pids(
+    made: Shares, owner: subprocess.Popen[bytes]
+) -> None:
+    charge(made, 3, 500)
+    assert made.charges(SHARE.key) == (Charge(pid=7, bytes=500),)
+    owner.kill()
+    owner.wait()
+    assert made.charges(SHARE.key) == ()
 
 
 def test_usage_of_no_ledger_or_a_damaged_one_is_an_error(made: Shares) -> None:

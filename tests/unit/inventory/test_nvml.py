@@ -5,9 +5,7 @@ With a real library, of the simulated driver, it is tested in tests/node/invento
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,72 +16,8 @@ from apportion import driver
 from apportion.errors import NvmlDeviceError, NvmlUnavailableError
 from apportion.inventory import nvml
 from apportion.inventory.nvml import Memory, Nvml
-from apportion.model import GpuUuid
 
-UUID = GpuUuid("GPU-6d1c2f5e-8a3b-4c7d-9e0f-000000000000")
-
-
-def _raising(code: int) -> Callable[..., Any]:
-    def call(*_arguments: Any) -> Any:
-        raise pynvml.NVMLError(code)
-
-    return call
-
-
-class Library:
-    """Stands for the driver's library: pynvml's functions, each with the answer that is set."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._monkeypatch = monkeypatch
-        self.loaded: list[str] = []
-        self.calls: list[str] = []
-        self.answer("nvmlInit", None)
-        self.answer("nvmlShutdown", None)
-        self.answer("nvmlDeviceGetHandleByIndex", "handle")
-        self.answer("nvmlDeviceGetHandleByUUID", "handle")
-        self.answer("nvmlDeviceGetUUID", UUID)
-
-    def load(self, path: str) -> SimpleNamespace:
-        self.loaded.append(path)
-        return SimpleNamespace()
-
-    def answer(self, function: str, value: Any) -> None:
-        self.answers(function, lambda *_arguments: value)
-
-    def fail(self, function: str, code: int) -> None:
-        self.answers(function, _raising(code))
-
-    def answers(self, function: str, call: Callable[..., Any]) -> None:
-        def recorded(*arguments: Any) -> Any:
-            self.calls.append(function)
-            return call(*arguments)
-
-        self._monkeypatch.setattr(pynvml, function, recorded)
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Library:
-    monkeypatch.setattr(pynvml, "nvmlLib", None)
-    found = Library(monkeypatch)
-    monkeypatch.setattr(ctypes, "CDLL", found.load)
-    return found
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "root" / driver.LIBRARY_DIRS[0]
-    folder.mkdir(parents=True)
-    (folder / "libnvidia-ml.so.580.159.04").touch()
-    (folder / nvml.LIBRARY).symlink_to("libnvidia-ml.so.580.159.04")
-    return tmp_path / "root"
-
-
-@pytest.fixture
-def gate(library: Library, root: Path) -> Iterator[Nvml]:
-    assert library.loaded == []
-    with Nvml(root) as opened:
-        yield opened
-
+from tests.unit.inventory.library import UUID, Library
 
 # Finding and loading.
 
