@@ -8,12 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fakes.fakegpu import FakeDriver
+from tests.fakes.fakegpu import MIB, FakeDriver
 from tests.harness import Cluster
 from tests.lab import testbed
 from tests.lab.walk import Walk
@@ -79,11 +78,15 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
-    folder: Path = tmp_path_factory.mktemp("guard")
-    options = testbed.options(folder / "fakegpu", name="guard")
-    FakeDriver(folder / "fakegpu").set_option(0, "context_mib", "0")
-    FakeDriver(folder / "fakegpu").set_option(1, "context_mib", "0")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
+    return FakeDriver(tmp_path_factory.mktemp("guard") / "fakegpu")
+
+
+@pytest.fixture(scope="module")
+def walk(driver: FakeDriver) -> Iterator[Walk]:
+    options = testbed.options(driver.state_dir, name="guard")
+    driver.set_option(0, "context_mib", "0")
+    driver.set_option(1, "context_mib", "0")
     with Cluster(options) as cluster:
         walk = Walk(cluster)
         walk.kubectl("apply", "-k", str(testbed.REPO / "deploy/overlays/gpu-operator"))
@@ -142,19 +145,15 @@ def events(walk: Walk, reason: str) -> list[tuple[str, str]]:
     )
 
 
-def memory(walk: Walk) -> int:
-    """Return what is used of the first card, in MiB, by the node's own nvidia-smi."""
-    said = walk.on_node(
-        "/run/nvidia/driver/usr/bin/nvidia-smi",
-        *("--query-gpu=memory.used", "--format=csv,noheader,nounits"),
-    )
-    return sum(int(line) for line in said.split())
+def held(driver: FakeDriver) -> int:
+    """Return what all processes hold of both cards, in MiB."""
+    return (driver.used(0) + driver.used(1)) // MIB
 
 
-def test_an_honest_share_filled_by_many_runs_on(walk: Walk) -> None:
+def test_an_honest_share_filled_by_many_runs_on(walk: Walk, driver: FakeDriver) -> None:
     fill = ("/tmp/cudamem", "alloc", "--until-refused", "2MiB", "--processes", "4", "--hold", "600")
     with running(walk, "neighbour", *fill) as status:
-        walk.until("the share is full", lambda: memory(walk) >= 1022, True)
+        walk.until("the share is full", lambda: held(driver), 1024)
         time.sleep(INTERVALS)
         assert status == []
     assert events(walk, "ShareExceeded") == []
@@ -195,11 +194,11 @@ def test_a_pod_without_a_claim_is_reported_and_lives(walk: Walk) -> None:
     walk.kubectl("delete", "pod/stranger", "--timeout=60s")
 
 
-def test_observing_kills_nobody(walk: Walk) -> None:
+def test_observing_kills_nobody(walk: Walk, driver: FakeDriver) -> None:
     roll(walk, "APPORTION_GUARD=observe")
     before = len(events(walk, "ShareProcessKilled"))
     with running(walk, "rogue", *AROUND, "3GiB", "--hold", "600") as status:
-        walk.until("it has its memory", lambda: memory(walk) >= 3072, True)
+        walk.until("it has its memory", lambda: held(driver), 3072)
         time.sleep(INTERVALS)
         assert status == []
     assert len(events(walk, "ShareProcessKilled")) == before

@@ -16,7 +16,7 @@ from pathlib import Path
 from apportion import files, locks
 from apportion.enforce import layout, limits
 from apportion.errors import EnforcementError, StateError, StorageError
-from apportion.model import Allowance, Charge, Share, ShareKey, Usage
+from apportion.model import Allowance, Charge, Own, Share, ShareKey, Usage
 
 LIMITS = "limits"
 LEDGER = "ledger"
@@ -273,6 +273,7 @@ def _charges(fd: int, data: bytes) -> tuple[Charge, ...]:
     for slot in range(top):
         if locks.is_held(fd, layout.LOCK_SLOTS + slot, 1):
             offset = layout.SLOTS_OFFSET + slot * layout.SLOT.size
-            _seq, used, pid = layout.SLOT.unpack_from(data, offset)[:3]
-            found.append(Charge(pid, used))
+            fields = layout.SLOT.unpack_from(data, offset)
+            used, pid, namespace = fields[1], fields[2], fields[5]
+            found.append(Charge(Own(namespace, pid), used))
     return tuple(found)

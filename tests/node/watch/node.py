@@ -127,24 +127,26 @@ class Node:
         return made
 
     def start(self, command: list[str], pod: str = "") -> subprocess.Popen[str]:
-        """Run it, in a pod's cgroup if a UID is given, until it says that it has its memory."""
+        """Run a program that takes memory, in a pod's cgroup if a UID is given."""
         if pod:
             command = [*in_cgroup(f"{PODS}/pod{pod}/container"), *command]
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"FAKEGPU_DIR": str(self.state)},
-        )
-        self._stack.callback(end, process)
-        assert process.stdout is not None
-        while "cuMemAlloc" not in (line := process.stdout.readline()):
-            assert line, f"{command} ended with {process.wait(10)}"
-        return process
+        return start(command, self.state, self._stack)
 
     def scan(self, times: int = 1) -> None:
         for _ in range(times):
             self.guard.scan()
+
+
+def start(command: list[str], state: Path, stack: ExitStack) -> subprocess.Popen[str]:
+    """Run a program on a simulated driver until it says what came of its first allocation."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"FAKEGPU_DIR": str(state)}
+    )
+    stack.callback(end, process)
+    assert process.stdout is not None
+    while "cuMemAlloc" not in (line := process.stdout.readline()):
+        assert line, f"{command} ended with {process.wait(10)}"
+    return process
 
 
 def taking(mib: int, *options: str, program: Path = CUDAMEM) -> list[str]:

@@ -14,7 +14,17 @@ import pytest
 from apportion.enforce import layout, limits, shares
 from apportion.enforce.shares import Shares
 from apportion.errors import EnforcementError, StateError, StorageError
-from apportion.model import Allowance, Capacity, Charge, DeviceName, GpuUuid, Share, ShareKey, Usage
+from apportion.model import (
+    Allowance,
+    Capacity,
+    Charge,
+    DeviceName,
+    GpuUuid,
+    Own,
+    Share,
+    ShareKey,
+    Usage,
+)
 
 SHARE = Share(
     ShareKey("uid-a-0"),
@@ -88,7 +98,7 @@ def charge(made: Shares, slot: int, used: int) -> None:
         ledger.seek(0)
         ledger.write(layout.HEADER.pack(*head))
         ledger.seek(layout.SLOTS_OFFSET + slot * layout.SLOT.size)
-        ledger.write(layout.SLOT.pack(1, used, 7, 0, 0, 0))
+        ledger.write(layout.SLOT.pack(1, used, 7, 0, 0, 11))
 
 
 def test_limits_are_read_only_and_the_ledger_is_anybodys_and_whole(made: Shares) -> None:
@@ -260,7 +270,7 @@ def test_charges_are_of_the_living_by_their_own_pids(
     made: Shares, owner: subprocess.Popen[bytes]
 ) -> None:
     charge(made, 3, 500)
-    assert made.charges(SHARE.key) == (Charge(pid=7, bytes=500),)
+    assert made.charges(SHARE.key) == (Charge(Own(namespace=11, pid=7), bytes=500),)
     owner.kill()
     owner.wait()
     assert made.charges(SHARE.key) == ()

@@ -154,14 +154,16 @@ def test_stat_with_any_name() -> None:
         gone=False, parent=12, start=98765
     )
     assert attribution.stat(f"77 (x) Z 12 {rest}") == Stat(gone=True, parent=12, start=98765)
+    exiting = rest.replace("4194560", "4194564", 1)
+    assert attribution.stat(f"77 (x) R 12 {exiting}") == Stat(gone=True, parent=12, start=98765)
     assert attribution.stat("77 (x) S 12") is None
     assert attribution.stat("") is None
 
 
 def test_the_pid_in_the_innermost_namespace() -> None:
     assert attribution.own_pid("Name:\tx\nNSpid:\t4242\t17\t3\nNSsid: 1") == 3
-    assert attribution.own_pid("Name:\tx\n") is None
-    assert attribution.own_pid("NSpid:\n") is None
+    assert attribution.own_pid("Name:\tx\n") == 0
+    assert attribution.own_pid("NSpid:\n") == 0
 
 
 @given(st.text(), st.text())

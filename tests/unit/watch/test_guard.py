@@ -18,6 +18,7 @@ from apportion.model import (
     ClaimUid,
     DeviceName,
     GpuUuid,
+    Own,
     Share,
     ShareKey,
 )
@@ -64,14 +65,14 @@ class Node:
         self, pid: int, mib: int | None, *keys: ShareKey, pod: str | None = None, gpu: GpuUuid = GPU
     ) -> None:
         """A process that holds so much, with these shares mounted."""
-        self.processes[pid] = Seen(pid, pid, pid, frozenset(keys), pod, f"program-{pid}")
+        self.processes[pid] = Seen(pid, pid, Own(1, pid), frozenset(keys), pod, f"program-{pid}")
         listed = self.listed.setdefault(gpu, [])
         assert isinstance(listed, list)
         listed[:] = [one for one in listed if one.pid != pid]
         listed.append(GpuProcess(pid, None if mib is None else mib * MIB))
 
     def charged(self, key: ShareKey, *charges: tuple[int, int]) -> None:
-        self.ledger[key] = tuple(Charge(pid, mib * MIB) for pid, mib in charges)
+        self.ledger[key] = tuple(Charge(Own(1, pid), mib * MIB) for pid, mib in charges)
 
     def scan(self, times: int = 1) -> list[int]:
         for _ in range(times):

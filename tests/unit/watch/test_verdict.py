@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from apportion.model import Charge, ShareKey
+from apportion.model import Charge, Own, ShareKey
 from apportion.watch import verdict
 from apportion.watch.verdict import Group, Holder, Margin
 from hypothesis import given
@@ -17,16 +17,20 @@ LIMITS = {A: 100 * MIB, B: 50 * MIB, C: 10 * MIB}
 MARGIN = Margin(slack=2 * MIB, overhead=20 * MIB)
 
 
-def holder(pid: int, mib: int, *keys: ShareKey, own: int | None = None, start: int = 0) -> Holder:
-    return Holder(
-        pid, start or pid, pid if own is None else own, frozenset(keys or (A,)), mib * MIB
-    )
+def holder(
+    pid: int, mib: int, *keys: ShareKey, own: tuple[int, int] | None = None, start: int = 0
+) -> Holder:
+    me = Own(*own) if own else Own(1, pid)
+    return Holder(pid, start or pid, me, frozenset(keys or (A,)), mib * MIB)
 
 
 def charges(
     of: Mapping[ShareKey, Sequence[tuple[int, int]]],
 ) -> dict[ShareKey, tuple[Charge, ...]]:
-    return {key: tuple(Charge(pid, mib * MIB) for pid, mib in found) for key, found in of.items()}
+    return {
+        key: tuple(Charge(Own(1, pid), mib * MIB) for pid, mib in found)
+        for key, found in of.items()
+    }
 
 
 def groups(
@@ -116,21 +120,16 @@ def test_who_is_within_the_limit_stays() -> None:
     assert verdict.victims(group, MARGIN) == ()
 
 
-def test_a_pid_that_two_containers_have_is_matched_by_size() -> None:
-    honest, rogue = holder(10, 80, own=7), holder(11, 40, own=7)
+def test_a_pid_that_two_containers_have_is_two_processes() -> None:
+    honest, rogue = holder(10, 80, own=(1, 7)), holder(11, 90, own=(2, 7))
     (group,) = groups([rogue, honest], {A: [(7, 80)]})
-    assert group.known == {10: 80 * MIB}
+    assert group.known == {10: 80 * MIB, 11: 0}
     assert verdict.victims(group, MARGIN) == (rogue,)
 
 
 def test_a_process_of_two_shares_is_charged_to_both() -> None:
     found = verdict.recorded([holder(1, 70, A, B)], charges({A: [(1, 40)], B: [(1, 30), (2, 9)]}))
     assert found == {1: 70 * MIB}
-
-
-def test_a_process_that_nobody_can_name_has_nothing_on_record() -> None:
-    nameless = Holder(5, 5, None, frozenset({A}), MIB)
-    assert verdict.recorded([nameless], charges({A: [(5, 1)]})) == {}
 
 
 SETS = st.sets(st.sampled_from([A, B, C]), min_size=1).map(frozenset)
@@ -141,7 +140,7 @@ HOLDERS = st.lists(st.tuples(SETS, st.integers(0, 300), st.integers(0, 300)), ma
 def test_after_the_victims_nobody_is_over(
     drawn: list[tuple[frozenset[ShareKey], int, int]],
 ) -> None:
-    holders = [Holder(n, n, n, keys, mib * MIB) for n, (keys, mib, _) in enumerate(drawn)]
+    holders = [Holder(n, n, Own(1, n), keys, mib * MIB) for n, (keys, mib, _) in enumerate(drawn)]
     record = {
         key: [(n, charged) for n, (keys, _, charged) in enumerate(drawn) if min(keys) == key]
         for key in LIMITS
@@ -170,5 +169,5 @@ def test_whoever_stays_within_each_share_is_left_alone(
             part = min(left[key], mib * MIB - taken)
             left[key] -= part
             taken += part
-        holders.append(Holder(n, n, n, keys, taken))
+        holders.append(Holder(n, n, Own(1, n), keys, taken))
     assert over(holders) == []
