@@ -115,6 +115,21 @@ def test_two_shares_of_one_container_add_up(node: Node) -> None:
     assert lives(honest)
 
 
+@pytest.mark.parametrize("work", ["graphics", "mps"])
+def test_hc182_whoever_draws_counts_once_and_is_held_too(node: Node, work: str) -> None:
+    conf = support.gpus_conf().replace("[gpu 0]\n", f"[gpu 0]\nwork = {work}\n")
+    (node.state / "gpus.conf").write_text(conf)
+    container = node.container("drawing")
+    honest = node.start(container.command(*taking(64)))
+    node.scan(3)
+    assert lives(honest)
+    assert node.guard.view.shares == {"drawing-0": 64 * MIB}
+    rogue = node.start(container.command(*taking(20, *REAL)))
+    node.scan(2)
+    assert ended(rogue)
+    assert lives(honest)
+
+
 def test_observing_ends_nobody_and_says_it(node: Node) -> None:
     node.guard = node.make_guard(kill=False)
     rogue = node.start(node.container("rogue").command(*taking(100, *REAL)))

@@ -246,7 +246,7 @@ def test_a_guard_that_cannot_see(settings: Config, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("healthy")
-@pytest.mark.parametrize(("mode", "said"), [("off", "off"), ("observe", "observe every 2 s")])
+@pytest.mark.parametrize(("mode", "said"), [("off", "off"), ("kill", "kill every 2 s")])
 def test_a_guard_that_sees(settings: Config, mode: str, said: str) -> None:
     findings = doctor.examine(dataclasses.replace(settings, guard=mode))
     assert _text(findings, "guard").endswith(said)
