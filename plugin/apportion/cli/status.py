@@ -25,6 +25,7 @@ from apportion.inventory.scan import scan
 from apportion.ledger.schema import Record
 from apportion.ledger.store import Store, boot_id
 from apportion.model import Allowance, Device, ShareKey, Usage
+from apportion.watch.processes import Processes
 
 _INCOMPLETE = 1
 _USAGE = 2
@@ -169,6 +170,9 @@ def _read_files(settings: Config, found: _Readings) -> None:
             "--cluster; or set --driver-name"
         )
         return
+    blind = Processes(settings.proc, settings.driver_shares_dir).blindness()
+    if blind and settings.guard != "off":
+        found.notes.append(f"the guard is blind: {blind}")
     enforcer = registry.make(settings)
     found.boot = boot_id(settings.proc)
     store = Store(settings.plugin_dir, found.boot, enforcer.allowances)

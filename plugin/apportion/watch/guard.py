@@ -231,11 +231,19 @@ class Guard:
         if not self._policy.kill:
             return
         for holder in verdict.victims(group, self._policy.margin):
-            if self._processes.kill(card.seen[holder.pid]):
+            if self._end(card.seen[holder.pid]):
                 self._ended.add((holder.pid, holder.start))
                 card.leaving.add((holder.pid, holder.start))
                 ended.add(holder.pid)
                 self._report.killed(card.uuid, group, holder, card.seen[holder.pid].name)
+
+    def _end(self, seen: Seen) -> bool:
+        """End a process; that one cannot be ended keeps nobody else from it."""
+        try:
+            return self._processes.kill(seen)
+        except ApportionError as error:
+            self._report.unkillable(seen.pid, str(error))
+            return False
 
     def _judge_strangers(self, cards: list[_Card]) -> None:
         """Report, once, who holds memory without a share for the second time."""
@@ -247,7 +255,7 @@ class Guard:
                 if rounds[who] == _TWICE:
                     self._report.stranger(card.uuid, seen.pid, seen.name, seen.pod, memory)
                 if rounds[who] >= _TWICE and self._may_end(card, seen):
-                    self._processes.kill(seen)
+                    self._end(seen)
         self._strangers = rounds
 
     def _may_end(self, card: _Card, seen: Seen) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from apportion import quantity
 from apportion.ledger.schema import Record
-from apportion.model import ClaimRef, DeviceName, GpuUuid, ShareKey
-from apportion.watch.verdict import Group, Holder
+from apportion.model import ClaimRef, DeviceName, GpuUuid
+from apportion.watch.verdict import Group, Holder, Keys
 
 _LOG = logging.getLogger("apportion.watch.guard")
 
@@ -39,6 +39,21 @@ class Counts(Protocol):
         """Count a process that was ended for it."""
 
 
+class _Owner(NamedTuple):
+    """A claim, the pods it was prepared for, and the device that the GPU is."""
+
+    ref: ClaimRef
+    pods: tuple[str, ...]
+    device: DeviceName
+
+
+class _Names(NamedTuple):
+    """Whose something is, in words and in fields of a log line."""
+
+    text: str
+    fields: dict[str, str]
+
+
 class Report:
     """Tells people.
 
@@ -59,53 +74,59 @@ class Report:
 
     def exceeded(self, uuid: GpuUuid, group: Group) -> None:
         """The processes of these shares hold more than is theirs."""
-        for record, device in self._owners(uuid, group):
-            _LOG.warning(
-                "processes hold more than their share",
-                extra={
-                    "claim": str(record.ref),
-                    "pod": ",".join(record.pods),
-                    "uuid": uuid,
-                    "bytes": group.memory,
-                    "limit": group.limit,
-                    "charged": group.ledgered,
-                    "pids": ",".join(str(holder.pid) for holder in group.holders),
-                },
-            )
-            self._counts.guard_found(device, uuid, record.ref)
-            self._both(
-                record.ref,
-                EXCEEDED,
-                f"Processes of claim {record.ref} hold {quantity.mib(group.memory)} of GPU {uuid}, "
-                f"and their share is {quantity.mib(group.limit)}; {quantity.mib(group.ledgered)} "
-                "of it went through the front libraries.",
-            )
+        owners = self._owners(uuid, group.keys)
+        whose = _names(owners, group.keys)
+        _LOG.warning(
+            "processes hold more than their share",
+            extra=whose.fields
+            | {
+                "uuid": uuid,
+                "bytes": group.memory,
+                "limit": group.limit,
+                "charged": group.ledgered,
+                "pids": ",".join(str(holder.pid) for holder in group.holders),
+            },
+        )
+        for owner in owners:
+            self._counts.guard_found(owner.device, uuid, owner.ref)
+        self._tell(
+            owners,
+            EXCEEDED,
+            f"Processes of {whose.text} hold {quantity.mib(group.memory)} of GPU {uuid}, and their "
+            f"share is {quantity.mib(group.limit)}; {quantity.mib(group.ledgered)} of it went "
+            "through the front libraries.",
+        )
 
     def killed(self, uuid: GpuUuid, group: Group, holder: Holder, name: str) -> None:
         """A process was ended since these shares' processes hold more than is theirs."""
-        for record, device in self._owners(uuid, group, holder):
-            _LOG.warning(
-                "killed a process of a share that holds more than is its own",
-                extra={
-                    "claim": str(record.ref),
-                    "pod": ",".join(record.pods),
-                    "uuid": uuid,
-                    "pid": holder.pid,
-                    "program": name,
-                    "bytes": holder.memory,
-                    "charged": group.known.get(holder.pid, 0),
-                    "limit": group.limit,
-                },
-            )
-            self._counts.guard_killed(device, uuid, record.ref)
-            self._both(
-                record.ref,
-                KILLED,
-                f"Killed process {holder.pid} ({name!r}) of claim {record.ref}: it held "
-                f"{quantity.mib(holder.memory)} of GPU {uuid}, "
-                f"{quantity.mib(group.unrecorded(holder))} of that past the front libraries, and "
-                f"the share is {quantity.mib(group.limit)}.",
-            )
+        owners = self._owners(uuid, holder.keys)
+        whose = _names(owners, holder.keys)
+        _LOG.warning(
+            "killed a process of a share that holds more than is its own",
+            extra=whose.fields
+            | {
+                "uuid": uuid,
+                "pid": holder.pid,
+                "program": name,
+                "bytes": holder.memory,
+                "charged": group.known.get(holder.pid, 0),
+                "limit": group.limit,
+            },
+        )
+        for owner in owners:
+            self._counts.guard_killed(owner.device, uuid, owner.ref)
+        self._tell(
+            owners,
+            KILLED,
+            f"Killed process {holder.pid} ({name!r}) of {whose.text}: it held "
+            f"{quantity.mib(holder.memory)} of GPU {uuid}, "
+            f"{quantity.mib(group.unrecorded(holder))} of that past the front libraries, and the "
+            f"share is {quantity.mib(group.limit)}.",
+        )
+
+    def unkillable(self, pid: int, why: str) -> None:
+        """A process that should be ended cannot be."""
+        _LOG.error("the guard cannot end a process: %s", why, extra={"pid": pid})
 
     def stranger(self, uuid: GpuUuid, pid: int, name: str, pod: str | None, memory: int) -> None:
         """A process without a share holds memory of a GPU that is shared."""
@@ -123,17 +144,24 @@ class Report:
             warning=pod is not None,
         )
 
-    def _both(self, ref: ClaimRef, reason: str, message: str) -> None:
-        self._events.on_pods(ref, reason, message)
+    def _tell(self, owners: list[_Owner], reason: str, message: str) -> None:
+        for owner in owners:
+            self._events.on_pods(owner.ref, reason, message)
         self._events.on_node(reason, message)
 
-    def _owners(
-        self, uuid: GpuUuid, group: Group, holder: Holder | None = None
-    ) -> list[tuple[Record, DeviceName]]:
-        """Return the claims whose shares of the GPU these are, each with the GPU's device name."""
-        keys: frozenset[ShareKey] = holder.keys if holder else group.keys
+    def _owners(self, uuid: GpuUuid, keys: Keys) -> list[_Owner]:
+        """Return the claims whose shares of the GPU these are; none where no record is left."""
         return [
-            (record, share.device)
+            _Owner(record.ref, record.pods, share.device)
             for record in self._records()
             for share in [s for s in record.shares if s.uuid == uuid and s.key in keys][:1]
         ]
+
+
+def _names(owners: list[_Owner], keys: Keys) -> _Names:
+    if not owners:
+        shares = ",".join(sorted(keys))
+        return _Names(f"share {shares}, of which no record is left,", {"share": shares})
+    claims = ",".join(str(owner.ref) for owner in owners)
+    pods = ",".join(pod for owner in owners for pod in owner.pods)
+    return _Names(f"claim {claims}", {"claim": claims, "pod": pods})

@@ -19,6 +19,7 @@ from apportion.ledger import schema
 from apportion.ledger.schema import Record, State
 from apportion.ledger.store import boot_id
 from apportion.model import Capacity, DeviceName, Excluded, GpuUuid, Inventory, Share, ShareKey
+from apportion.watch.processes import Processes
 
 from tests.fakes import samples
 
@@ -110,6 +111,17 @@ def test_damaged_files_are_named_and_the_rest_is_shown(
     assert "the record of claim UID other" in shown.err
     assert "ledger is damaged" in shown.err
     assert "- / 4096MiB" in shown.out
+
+
+def test_a_blind_guard_is_said_unless_it_is_off(
+    settings: Config, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _prepare(settings)
+    monkeypatch.setattr(Processes, "blindness", lambda _self: "it sees nothing; mend it")
+    _run()
+    assert "! the guard is blind: it sees nothing; mend it" in capsys.readouterr().err
+    _run("--guard", "off")
+    assert "the guard" not in capsys.readouterr().err
 
 
 def test_an_unreadable_folder_is_said(settings: Config, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from apportion.errors import NvmlDeviceError, StateError
+from apportion.errors import NvmlDeviceError, StateError, StorageError
 from apportion.inventory.nvml import GpuProcess
 from apportion.ledger.schema import Record, State
 from apportion.model import (
@@ -41,6 +41,7 @@ class Node:
         self.own: set[int] = set()
         self.blind = ""
         self.stubborn = False
+        self.unkillable: set[int] = set()
         self.killed: list[int] = []
         self.limits = {A: (GPU, 100), B: (GPU, 50)}
         self.ledger: dict[ShareKey, tuple[Charge, ...] | Exception] = {}
@@ -115,6 +116,8 @@ class Node:
         return seen.pid in self.own
 
     def kill(self, seen: Seen) -> bool:
+        if seen.pid in self.unkillable:
+            raise StorageError("not permitted")
         self.killed.append(seen.pid)
         if not self.stubborn:
             del self.processes[seen.pid]
@@ -347,3 +350,32 @@ def test_a_process_that_ended_meanwhile_is_nobodys() -> None:
     del node.processes[7]
     assert node.scan(3) == []
     assert node.guard.view.strangers[GPU, "unknown"] == 150 * MIB
+
+
+def test_who_was_ended_for_one_set_of_shares_is_not_counted_in_another() -> None:
+    node = Node()
+    node.process(1, 100, A, B)
+    node.process(2, 120, B)
+    assert node.scan(3) == [2]
+    assert {whom for whom, _reason in node.heard()} == {"b", "node"}
+
+
+def test_one_that_cannot_be_ended_keeps_nobody_from_it(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node()
+    node.unkillable = {7}
+    node.process(7, 300, A)
+    node.process(8, 200, A)
+    node.process(9, 60, B)
+    assert node.scan(2) == [8, 9]
+    assert "cannot end a process: not permitted" in caplog.text
+
+
+def test_a_share_without_a_record_is_named_by_its_key(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node()
+    lost = ShareKey("lost-0")
+    node.limits[lost] = (GPU, 10)
+    node.process(7, 20, lost)
+    assert node.scan(2) == [7]
+    assert node.heard() == [("node", "ShareExceeded"), ("node", "ShareProcessKilled")]
+    assert "share lost-0, of which no record is left," in node.told[-1][2]
+    assert "killed a process" in caplog.text
