@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ def _built() -> None:
 
 
 @pytest.fixture
-def container(tmp_path: Path) -> support.Container:
+def container(tmp_path: Path) -> Iterator[support.Container]:
     """A container on a node with two simulated T4s, without any share yet."""
     state = support.state_folder(tmp_path / "state", support.gpus_conf())
-    return support.Container(tmp_path, state)
+    yield support.Container(tmp_path, state)
+    # Where support.watched_by lets a sanitizer write.
+    assert [path.read_text() for path in state.glob("sanitizer.*")] == []

@@ -17,9 +17,17 @@ from pathlib import Path
 from typing import Final, Self
 
 REPO: Final = Path(__file__).resolve().parents[2]
-SHIM: Final = REPO / "build" / "shim"
+# Set by test_sanitizers.py, which runs tests of this tier again on fronts and applications that a
+# sanitizer watches: "address" (with undefined behaviour) or "thread".
+SANITIZER: Final = os.environ.get("SHIM_SANITIZER", "")
+_WATCHED: Final = f"-{SANITIZER}" if SANITIZER else ""
+SANITIZERS: Final = {
+    "address": "-g -fsanitize=address,undefined -fno-sanitize-recover=all",
+    "thread": "-g -fsanitize=thread",
+}
+SHIM: Final = REPO / "build" / f"shim{_WATCHED}"
 FAKES: Final = REPO / "build" / "fakes"
-PROGRAMS: Final = REPO / "build" / "shim-tests"
+PROGRAMS: Final = REPO / "build" / f"shim-tests{_WATCHED}"
 LIBDIR: Final = FAKES / "root" / "usr" / "lib" / "x86_64-linux-gnu"
 DRIVER_DIR: Final = "/run/apportion/driver"
 LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -45,9 +53,15 @@ def build() -> None:
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     with (PROGRAMS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        make(REPO / "shim", f"BUILD={SHIM}")
+        flags = SANITIZERS.get(SANITIZER, "")
+        only = [f"{SHIM}/{name}" for name in LIBRARIES] if SANITIZER else []
+        made = [f"CFLAGS={flags}", f"LDFLAGS={flags}"] if SANITIZER else []
+        make(REPO / "shim", f"BUILD={SHIM}", *made, *only)
         make(REPO / "tests" / "fakes", f"BUILD={FAKES}")
-        make(REPO / "tests" / "shim" / "programs", f"BUILD={PROGRAMS}", f"DRIVER={LIBDIR}")
+        make(
+            REPO / "tests" / "shim" / "programs",
+            f"BUILD={PROGRAMS}", f"DRIVER={LIBDIR}", f"SANITIZE={SANITIZER}",
+        )  # fmt: skip
 
 
 def make(folder: Path, *arguments: str) -> None:
@@ -177,7 +191,10 @@ class Container:
         for share in self.shares:
             lines += self._mounts(share)
         cache = PROGRAMS / "ld.so.cache"
-        lines += [f"mount --bind {shlex.quote(str(cache))} /etc/ld.so.cache", 'exec "$@"']
+        lines += [
+            f"mount --bind {shlex.quote(str(cache))} /etc/ld.so.cache",
+            f'exec {watched_by(SANITIZER)}"$@"',
+        ]
         return "\n".join(lines) + "\n"
 
     @staticmethod
@@ -298,6 +315,23 @@ class Client:
             self.process.kill()
             self.process.wait(WAIT_S)
         self._close()
+
+
+def watched_by(sanitizer: str) -> str:
+    """Return the command that puts a program under a sanitizer, which writes what it finds."""
+    if not sanitizer:
+        return ""
+    library = subprocess.run(
+        ["gcc", f"-print-file-name=lib{sanitizer[0]}san.so"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    # What is still held at the end is the application's affair, and a child that goes on after a
+    # fork from a process with threads is what some tests are about.
+    options = "log_path=/run/fakegpu/sanitizer:halt_on_error=1:exitcode=77"
+    return (
+        f"env LD_PRELOAD={Path(library).resolve()} UBSAN_OPTIONS={options} "
+        f"ASAN_OPTIONS={options}:detect_leaks=0 TSAN_OPTIONS={options}:die_after_fork=0 "
+    )
 
 
 def make_cache() -> None:
