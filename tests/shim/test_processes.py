@@ -139,17 +139,6 @@ def test_an_application_that_leaves_its_root_keeps_its_limit(container: Containe
         assert share.total == 0
 
 
-def test_a_thousand_kills_leave_no_trace(container: Container) -> None:
-    share = container.share(LIMIT)
-    answer = container.run("/run/bin/storm", "1000", "8", str(3 * MIB), "7").split()
-    assert answer[:2] == ["1000", "0"]
-    assert share.peak <= LIMIT
-    with container.client().start() as app:
-        assert app.alloc(LIMIT) == OK
-        assert share.total == LIMIT
-        assert sum(share.slots()) == LIMIT
-
-
 def test_survivors_and_ledger_agree_after_kills(container: Container) -> None:
     share = container.share(LIMIT)
     with several(container, 6) as clients:
@@ -179,15 +168,3 @@ def hold_slots(descriptor: int) -> None:
     """Lock every slot's byte as 1024 living processes would."""
     what = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0x40000000, 1024, 0)
     fcntl.fcntl(descriptor, F_OFD_SETLK, what)
-
-
-def test_many_start_at_once(container: Container) -> None:
-    share = container.share(LIMIT)
-    with several(container, 32) as clients:
-        for client in clients:
-            client.send("alloc", BLOCK)
-        assert [client.read()[0] for client in clients] == [OK] * 32
-        assert share.total == LIMIT
-        assert share.slots()[:32] == [BLOCK] * 32
-        for client in clients:
-            client.kill()

@@ -1,4 +1,6 @@
-/* Processes that allocate and free without end, killed at random moments and replaced.
+/* Processes that allocate and free without end, killed at random instructions and replaced: at a
+ * random moment the victim is killed, or (every fourth) stopped and killed after a random number of
+ * single steps.
  *   storm <kills> <processes> <largest allocation> <seed>
  * After every kill each survivor must be seen to go on. Then all stop between two calls, and a
  * line says: kills done; the survivors' errors (anything but success and out of memory); the
@@ -13,6 +15,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +24,7 @@
 
 #define PROCESSES_MOST 64
 #define HELD 32
+#define SINGLE_STEPS 400 /* at most: about as many as an allocation takes in the front */
 
 struct board {
     _Atomic unsigned long steps[PROCESSES_MOST];
@@ -92,11 +96,26 @@ static void wait_for_steps(unsigned place, unsigned long after)
         usleep(200);
 }
 
+/* By time alone most would die in a system call of the simulated driver. */
+static void single_steps(pid_t victim, unsigned steps)
+{
+    if (ptrace(PTRACE_SEIZE, victim, 0, 0) || ptrace(PTRACE_INTERRUPT, victim, 0, 0))
+        atomic_fetch_add(&board->errors, 1);
+    waitpid(victim, NULL, 0);
+    for (; steps > 0; steps--) {
+        if (ptrace(PTRACE_SINGLESTEP, victim, 0, 0))
+            atomic_fetch_add(&board->errors, 1);
+        waitpid(victim, NULL, 0);
+    }
+}
+
 static void kill_and_replace(unsigned processes, size_t most, unsigned *seed)
 {
     unsigned long seen[PROCESSES_MOST];
     unsigned victim = (unsigned)rand_r(seed) % processes;
     usleep((unsigned)rand_r(seed) % 2000);
+    if (rand_r(seed) % 4 == 0)
+        single_steps(children[victim], (unsigned)rand_r(seed) % SINGLE_STEPS);
     kill(children[victim], SIGKILL);
     waitpid(children[victim], NULL, 0);
     for (unsigned i = 0; i < processes; i++)
