@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,31 +77,6 @@ cu.cuInit(0); cu.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0); cu.cuCtxSetCurren
 print(cu.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(65 << 20)), p.value)
 """
     assert container.run("/usr/bin/python3", "-c", code).split() == ["2", "7"]
-
-
-OLD_DRIVER = """
-#define API __attribute__((visibility("default")))
-API int cuInit(unsigned f) { (void)f; return 0; }
-API int cuMemAlloc_v2(unsigned long long *p, unsigned long n) { (void)n; *p = 4096; return 0; }
-API int cuGetProcAddress(const char *s, void **p, int v, unsigned long long f)
-{ (void)s; (void)v; (void)f; *p = (void *)cuMemAlloc_v2; return 0; }
-"""
-
-
-def test_what_the_driver_lacks_stays_missing(container: Container, tmp_path: Path) -> None:
-    """A driver of CUDA 11.5 has no cuGetProcAddress_v2, and dlsym must not find one."""
-    old = tmp_path / "old"
-    old.mkdir()
-    (old / "old.c").write_text(OLD_DRIVER)
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-o", "libcuda.so.1", "old.c", "-Wl,-soname,libcuda.so.1"],
-        cwd=old, check=True,
-    )  # fmt: skip
-    (old / "libnvidia-ml.so.1").write_bytes((LIBDIR / "libnvidia-ml.so.1").read_bytes())
-    has = {"cuMemAlloc_v2", "cuGetProcAddress"}
-    for way in ("handle", "default"):
-        seen = ways(replace(container, driver=old), "resolve", way, HOOKS)
-        assert seen == {name: "F" if name in has else "-" for name in HOOKS}
 
 
 def test_loading_leaves_nothing_open(container: Container) -> None:
