@@ -69,6 +69,7 @@ class Config:
     api_timeout_s: int = 10
     scan_interval_s: int = 60
     sweep_interval_s: int = 60
+    status_interval_s: int = 30
     log_level: str = "INFO"
     log_format: str = "text"
     # No setting: variables with our prefix that Kubernetes made, for a person to see.
@@ -210,6 +211,9 @@ SETTINGS: tuple[Setting, ...] = (
     _seconds("api_timeout_s", "most time for one call of the API server", 60),
     _seconds("scan_interval_s", "time between scans for GPUs", 3600),
     _seconds("sweep_interval_s", "time between sweeps", 3600),
+    _seconds(
+        "status_interval_s", "least time between two reports of its use in a claim's status", 3600
+    ),
     Setting(
         "log_level",
         "least level that is logged",

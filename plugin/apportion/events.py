@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from apportion import log
-from apportion.backoff import Backoff
+from apportion.backoff import Backoff, Bucket
 from apportion.errors import (
     KubeConflictError,
     KubeError,
     KubeNotFoundError,
     KubeUnavailableError,
 )
-from apportion.kube import hinted
+from apportion.kubeerrors import say
 from apportion.model import ClaimRef
 
 _LOG = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Recorder:
         self._stop = threading.Event()
         self._series: dict[_Key, _Series] = {}
         self._backoff = Backoff()
-        self._tokens, self._refilled = float(_BURST), clock()
+        self._bucket = Bucket(_BURST, _REFILL_S, clock)
         self._trouble = log.Trouble(_LOG, "events cannot be sent")
         self._full = log.Trouble(_LOG, "events are lost")
 
@@ -170,13 +170,13 @@ class Recorder:
             now = self._clock()
             if due > now:
                 return due - now
-            short = self._short_of_tokens(now)
+            short = self._bucket.take()
             if short > 0:
                 return short
             try:
                 self._send(key, self._series[key])
             except KubeError as error:
-                _say(self._trouble, error)
+                say(self._trouble, error)
                 return self._backoff.next()
             self._backoff.reset()
         return None
@@ -215,15 +215,6 @@ class Recorder:
     def _pending(self) -> list[tuple[_Key, _Series]]:
         return [(key, series) for key, series in self._series.items() if series.pending]
 
-    def _short_of_tokens(self, now: float) -> float:
-        """Take a token; return the seconds until there is one, 0 if there was."""
-        self._tokens = min(_BURST, self._tokens + (now - self._refilled) / _REFILL_S)
-        self._refilled = now
-        if self._tokens < 1:
-            return (1 - self._tokens) * _REFILL_S
-        self._tokens -= 1
-        return 0.0
-
     def _send(self, key: _Key, series: _Series) -> None:
         """Send one series. Raises KubeUnavailableError or KubeConflictError: try again."""
         count, last = series.count, series.last
@@ -236,7 +227,7 @@ class Recorder:
                 raise
         except KubeError as error:
             # Refused for good: said once, and tried again when it is noted again.
-            _say(self._trouble, error)
+            say(self._trouble, error)
         else:
             self._trouble.end()
         with self._lock:
@@ -349,7 +340,3 @@ def _cut(message: str) -> str:
     if len(data) <= _MOST_NOTE:
         return data.decode()
     return data[: _MOST_NOTE - len("…".encode())].decode(errors="ignore") + "…"
-
-
-def _say(trouble: log.Trouble, error: KubeError) -> None:
-    trouble.begin(f"{type(error).__name__} {error.status}", hinted(error))

@@ -20,14 +20,12 @@ from kubernetes import client, config
 from apportion import __version__, answers
 from apportion.errors import (
     ConfigError,
-    KubeConflictError,
     KubeError,
-    KubeExpiredError,
-    KubeForbiddenError,
     KubeInvalidError,
     KubeNotFoundError,
     KubeUnavailableError,
 )
+from apportion.kubeerrors import error_type
 from apportion.model import ClaimRef
 
 _RESOURCE = "/apis/resource.k8s.io/v1"
@@ -40,6 +38,7 @@ _EVENTS = "/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 
 _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
 
 # More than threads that call at a time: 8 Prepares of 8 claims would wait for each other here.
 _CONNECTIONS = 16
@@ -57,43 +56,8 @@ _WATCH_SILENCE_S = 90
 # What the client raises for a kubeconfig of another shape.
 _NONSENSE = (AttributeError, KeyError, TypeError, ValueError)
 
-_REFUSED = 400
 _FAILED = 500
 _OK = range(200, 300)
-_BY_STATUS: Mapping[int, type[KubeError]] = {
-    401: KubeForbiddenError,
-    403: KubeForbiddenError,
-    # If the API server itself says it of the object; see `answers.is_missing`.
-    404: KubeNotFoundError,
-    408: KubeUnavailableError,
-    409: KubeConflictError,
-    410: KubeExpiredError,
-    429: KubeUnavailableError,
-}
-_PLUGIN_HINTS: Mapping[type[KubeError], str] = {
-    KubeForbiddenError: "; does the plugin's ServiceAccount have the rights in deploy/base?",
-    KubeUnavailableError: "; tried again later",
-}
-
-
-def error_type(status: int) -> type[KubeError]:
-    """Return the error that an HTTP status other than 2xx stands for.
-
-    Statuses without a meaning of their own: 4xx is refused for good, all else (a redirect, a
-    proxy's page, 5xx) is an API server that is not there.
-    """
-    known = _BY_STATUS.get(status)
-    if known is not None:
-        return known
-    return KubeInvalidError if _REFUSED <= status < _FAILED else KubeUnavailableError
-
-
-def hinted(error: KubeError) -> str:
-    """Return the error's text with what to make of it in the plugin, which goes on and tries again.
-
-    Other callers have other accounts and try once: the error itself says neither.
-    """
-    return f"{error}{_PLUGIN_HINTS.get(type(error), '')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +162,27 @@ class Kube:
         """Return the Node."""
         return self._json("GET", _NODE, {"name": name}, check=answers.check_node)
 
+    def apply_claim_status(
+        self, ref: ClaimRef, status: Mapping[str, Any], manager: str
+    ) -> dict[str, Any]:
+        """Server-side apply of what `manager` owns of the status of this very claim.
+
+        Entries that it had and `status` lacks go; those of others stay. Returns the whole claim.
+        Raises KubeInvalidError if another claim has the name now.
+        """
+        parts = {"namespace": ref.namespace, "name": ref.name}
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": parts | {"uid": ref.uid},
+            "status": status,
+        }
+        query = {"fieldManager": manager, "force": "true"}
+        check = answers.check_claim
+        return self._json(
+            "PATCH", _CLAIM + "/status", parts, check=check, query=query, body=body, kind=_APPLY
+        )
+
     def create_event(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an Event in the namespace that it names."""
         path = {"namespace": body["metadata"]["namespace"]}
@@ -232,10 +217,11 @@ class Kube:
         parts: Mapping[str, str] | None = None,
         *,
         check: answers.Check,
+        query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         kind: str = _JSON,
     ) -> dict[str, Any]:
-        data = self._read(method, path, parts, body=body, kind=kind)
+        data = self._read(method, path, parts, query=query, body=body, kind=kind)
         what = f"{method} {path.format(**parts or {})}"
         found = answers.decoded(what, data)
         check(what, found)
@@ -286,8 +272,9 @@ class Kube:
             response: urllib3.BaseHTTPResponse = answer.response
             if response.status not in _OK:
                 error = _error(what, response.status, response.data)
+                kind_of = path.partition("/{name}")[0].rpartition("/")[2]
                 if isinstance(error, KubeNotFoundError) and not answers.is_missing(
-                    response.data, path.split("/")[-2], (parts or {}).get("name", "")
+                    response.data, kind_of, (parts or {}).get("name", "")
                 ):
                     raise _no_answer(error)
                 raise error

@@ -37,6 +37,7 @@ from apportion.ledger.store import Store
 from apportion.model import (
     ClaimOutcome,
     ClaimRef,
+    ClaimUid,
     Device,
     DeviceName,
     DriverFiles,
@@ -71,6 +72,8 @@ class Preparer:
         driver_files: finds the driver's files (driver.DriverFinder).
         tell: told of each claim that is refused: which, the reason in one word, what kubelet is
             told.
+        on_prepared: told of each claim that is prepared, also again.
+        on_removed: told of each claim of which nothing is left here.
         clock: seconds, for the milliseconds in the logs.
     """
 
@@ -85,6 +88,8 @@ class Preparer:
         enforcer: Enforcer,
         driver_files: Callable[[], DriverFiles],
         tell: Callable[[ClaimRef, str, str], None] = lambda _ref, _reason, _text: None,
+        on_prepared: Callable[[Record], None] = lambda _record: None,
+        on_removed: Callable[[ClaimUid], None] = lambda _uid: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -94,9 +99,16 @@ class Preparer:
         self._cdi = cdi
         self._enforcer = enforcer
         self._driver_files = driver_files
-        self._tell = tell
+        self._tell, self._on_prepared = tell, on_prepared
         self._clock = clock
-        self._sweeper = Sweeper(config=config, fetch=fetch, store=store, cdi=cdi, enforcer=enforcer)
+        self._sweeper = Sweeper(
+            config=config,
+            fetch=fetch,
+            store=store,
+            cdi=cdi,
+            enforcer=enforcer,
+            on_removed=on_removed,
+        )
         self._static: tuple[DriverFiles, str, dict[str, Any]] | None = None
 
     def ready(self, uuid: GpuUuid) -> None:
@@ -123,6 +135,7 @@ class Preparer:
                 # One look: a GPU that leaves meanwhile must not be half there.
                 devices = self._devices()
                 record = self._prepare(self._resolve(ref, devices), devices)
+                self._on_prepared(record)
         except ApportionError as error:
             return self._refused("prepare", ref, error)
         self._log_prepared(record, began)

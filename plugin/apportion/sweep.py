@@ -37,6 +37,7 @@ class Sweeper:
         store: the claims on disk.
         cdi: the specs on disk.
         enforcer: holds the shares to their limits.
+        on_removed: told of each claim of which nothing is left here.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class Sweeper:
         store: Store,
         cdi: CdiStore,
         enforcer: Enforcer,
+        on_removed: Callable[[ClaimUid], None] = lambda _uid: None,
     ) -> None:
         self._config = config
         self._fetch = fetch
         self._store = store
         self._cdi = cdi
         self._enforcer = enforcer
+        self._on_removed = on_removed
 
     def remove(self, uid: ClaimUid) -> tuple[ShareKey, ...]:
         """Remove all that the claim has, whoever uses it; return the keys of its shares.
@@ -73,6 +76,7 @@ class Sweeper:
             self._enforcer.remove(key)
         if record is not None or self._store.knows(uid):
             self._store.remove(uid)
+        self._on_removed(uid)
         return keys
 
     def sweep(self, *, ask: bool) -> frozenset[str]:

@@ -14,24 +14,13 @@ from apportion import kube, slices
 from apportion.errors import KubeForbiddenError, KubeInvalidError
 
 from tests.fakes import samples
+from tests.node.support import base
 from tests.node.support.apiserver import ApiServer, add_node, token_of_pod
-from tests.node.support.claims import allocated, deleted, share
+from tests.node.support.claims import allocated, deleted, share, told
 from tests.node.support.kubelet import FakeKubelet, until
 from tests.node.support.plugin import Host, PluginProcess
 
-_BASE = Path(__file__).parents[2] / "deploy/base"
-_NAMESPACE = "apportion-system"
-_ACCOUNT = "apportion-plugin"
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-_PATHS = {
-    "Namespace": "/api/v1/namespaces",
-    "ServiceAccount": f"/api/v1/namespaces/{_NAMESPACE}/serviceaccounts",
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-    "ValidatingAdmissionPolicy": f"{_ADMISSION}/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": f"{_ADMISSION}/validatingadmissionpolicybindings",
-}
 _NODE = "own-node"
 
 
@@ -41,22 +30,14 @@ def server(
 ) -> Iterator[ApiServer]:
     """An API server on which only the base is installed."""
     with ApiServer(kubernetes_programs, tmp_path_factory.mktemp("rights")) as running:
-        items = [
-            item
-            for path in sorted(_BASE.glob("*.yaml"))
-            for item in yaml.safe_load_all(path.read_text())
-            if item and item.get("kind") in _PATHS
-        ]
-        assert {item["kind"] for item in items} == set(_PATHS)
-        for item in sorted(items, key=lambda item: list(_PATHS).index(item["kind"])):
-            running.call("POST", _PATHS[item["kind"]], item)
+        base.install(running)
         add_node(running, _NODE)
         yield running
 
 
 @pytest.fixture(scope="module")
 def kubeconfig(server: ApiServer) -> str:
-    token = token_of_pod(server, _NODE, _ACCOUNT, _NAMESPACE)
+    token = token_of_pod(server, _NODE, base.ACCOUNT, base.NAMESPACE)
     return str(server.kubeconfig(token=token))
 
 
@@ -87,6 +68,7 @@ def test_the_rights_suffice_for_all_that_the_plugin_does(
         until(lambda: len(_published(server)) == 1)
         claim = allocated(server, "right", share(_NODE, "gpu-0000-3b-00-0"))
         assert kubelet.prepare(claim).claims[claim["uid"]].error == ""
+        until(lambda: len(told(server, "right")) == 1)
         wrong = allocated(server, "wrong", share(_NODE, "gpu-elsewhere"))
         refused = kubelet.prepare(wrong).claims[wrong["uid"]].error
         until(lambda: [event["message"] for event in _events(server, "pod-of-wrong")] == [refused])

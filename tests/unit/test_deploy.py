@@ -105,6 +105,8 @@ def test_the_role_is_exactly_what_the_code_uses() -> None:
         ("", "nodes"): ["get"],
         ("events.k8s.io", "events"): ["create", "patch"],
         ("resource.k8s.io", "resourceclaims"): ["get"],
+        ("resource.k8s.io", "resourceclaims/driver"): ["associated-node:patch"],
+        ("resource.k8s.io", "resourceclaims/status"): ["patch"],
         ("resource.k8s.io", "resourceslices"): [
             "create",
             "delete",
@@ -142,7 +144,7 @@ def test_one_account_and_one_driver_everywhere(daemonset: Path, rbac: Path, poli
 def test_each_policy_is_bound_and_denies(folder: Path) -> None:
     files = sorted(folder.glob("*.yaml"))
     policies = _policies(*files)
-    assert len(policies) == 2
+    assert len(policies) == 3
     bound = [
         item["spec"]
         for path in files

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import urllib3
-from apportion import kube
+from apportion import kube, kubeerrors
 from apportion.errors import (
     ConfigError,
     FatalError,
@@ -39,7 +39,7 @@ _CLAIM = b'{"metadata": {"name": "c", "namespace": "n", "uid": "u"}}'
 @pytest.mark.parametrize("status", [s for s in range(100, 600) if not 200 <= s < 300])
 def test_each_status_is_one_error(status: int) -> None:
     fallback = KubeInvalidError if 400 <= status < 500 else KubeUnavailableError
-    assert kube.error_type(status) is _EXPECTED.get(status, fallback)
+    assert kubeerrors.error_type(status) is _EXPECTED.get(status, fallback)
 
 
 @pytest.mark.parametrize("kind", {*_EXPECTED.values(), KubeInvalidError}, ids=lambda k: k.__name__)
@@ -175,7 +175,7 @@ def test_only_the_plugin_is_told_of_its_rights_and_of_the_next_try(
         _kube(answer).get_claim(_REF)
     assert "ServiceAccount" not in str(raised.value)
     assert "again" not in str(raised.value)
-    assert kube.hinted(raised.value) == f"{raised.value}{hint}"
+    assert kubeerrors.hinted(raised.value) == f"{raised.value}{hint}"
 
 
 @pytest.mark.parametrize(("timeout", "expected"), [(10, (5, 10)), (2, (2, 2))])

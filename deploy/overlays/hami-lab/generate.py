@@ -39,7 +39,7 @@ def render() -> dict[str, str]:
     operator = daemonset
     for place in (_DRIVER_ROOT_ENV, _DRIVER_ROOT_VOLUME):
         operator = _replaced(operator, place + "/\n", place + "/run/nvidia/driver\n")
-    parts = ("namespace.yaml", "rbac.yaml", "policy.yaml", "policy-pods.yaml")
+    parts = ("namespace.yaml", "rbac.yaml", "policy.yaml", "policy-claims.yaml", "policy-pods.yaml")
     rbac = "---\n".join(_renamed(name) for name in parts)
     return {
         "ds-gpu-operator.yaml": HEADER + operator,

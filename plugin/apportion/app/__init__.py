@@ -11,11 +11,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from apportion import __version__, kube, slices
+from apportion import __version__, kube, kubeerrors, slices
 from apportion.app.gpus import Gpus
 from apportion.app.guarding import Guarding
 from apportion.app.loops import Loops
 from apportion.app.pulse import Pulse
+from apportion.app.reporting import make_reporter
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
 from apportion.driver import DriverFinder
@@ -64,9 +65,8 @@ class App:
         self._enforcer: Enforcer = registry.make(config, self._loops.stopping.is_set)
         self._pulse = Pulse(config.scan_interval_s)
         self._events = Recorder(self._kube, driver=config.driver_name, node=config.node_name)
-        self._store = Store(
-            config.plugin_dir, boot_id(config.proc), self._enforcer.allowances, self._on_damage
-        )
+        boot = boot_id(config.proc)
+        self._store = Store(config.plugin_dir, boot, self._enforcer.allowances, self._on_damage)
         self._instance = instance(
             config.driver_name, config.plugin_dir, config.registry_dir, config.pod_uid
         )
@@ -78,6 +78,9 @@ class App:
             on_change=self._wake,
             on_trouble=self._events.on_node,
         )
+        self._reporter = make_reporter(
+            config, self._kube, self._store, self._enforcer, self._events
+        )
         self._preparer = Preparer(
             config=config,
             fetch=self._fetch,
@@ -87,18 +90,12 @@ class App:
             enforcer=self._enforcer,
             driver_files=DriverFinder(config.driver_root_mount, config.driver_root),
             tell=self._events.on_pods,
+            on_prepared=self._reporter.prepared,
+            on_removed=self._reporter.removed,
         )
         self._metrics = Metrics(self._samples, self._guard_sample)
         self._guarding = self._make_guarding()
-        self._publisher = Publisher(
-            self._kube,
-            driver=config.driver_name,
-            node=config.node_name,
-            desired=self._gpus.bodies,
-            on_published=self._on_published,
-            on_error=self._metrics.publish_failed,
-            on_dropped=functools.partial(self._events.on_node, "FieldsDropped"),
-        )
+        self._publisher = self._make_publisher()
         self._kubelet = Kubelet(
             self._instance,
             prepare=self._preparer.prepare,
@@ -119,6 +116,18 @@ class App:
             fetch=self._fetch,
             events=self._events,
             counts=self._metrics,
+        )
+
+    def _make_publisher(self) -> Publisher:
+        config = self._config
+        return Publisher(
+            self._kube,
+            driver=config.driver_name,
+            node=config.node_name,
+            desired=self._gpus.bodies,
+            on_published=self._on_published,
+            on_error=self._metrics.publish_failed,
+            on_dropped=functools.partial(self._events.on_node, "FieldsDropped"),
         )
 
     def run(self) -> bool:
@@ -201,6 +210,7 @@ class App:
     def _start_loops(self) -> None:
         config = self._config
         self._loops.start("publish", self._publisher.run)
+        self._loops.start("report", self._reporter.run)
         self._loops.start("watch", self._publisher.watch)
         self._loops.every("sockets", lambda: _SOCKETS_S, self._kubelet.check)
         self._loops.every("sweep", lambda: config.sweep_interval_s, self._sweep)
@@ -213,6 +223,7 @@ class App:
         self._loops.stop()
         self._kubelet.stop(_DRAIN_S)
         self._publisher.stop()
+        self._reporter.stop()
         self._events.stop()
         ended = self._loops.join(_JOIN_S)
         self._metrics.stop()
@@ -231,7 +242,7 @@ class App:
         try:
             return self._kube.get_claim(ref)
         except KubeError as error:
-            raise type(error)(kube.hinted(error), error.status) from error
+            raise type(error)(kubeerrors.hinted(error), error.status) from error
 
     def _on_damage(self, ref: ClaimRef | None, text: str) -> None:
         self._events.on_node("RecordDamaged", text)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apportion import config, driver, kube, names
+from apportion import config, driver, kube, kubeerrors, names
 from apportion.config import Config
 from apportion.enforce import registry
 from apportion.errors import ApportionError, ConfigError, FatalError, KubeForbiddenError
@@ -225,7 +225,7 @@ def _api(node: _Node) -> str:
         found = node.api.list_slices(settings.driver_name, settings.node_name).items
     except KubeForbiddenError as error:
         # Asked as the plugin asks, unlike `status --cluster`.
-        raise _TroubleError(kube.hinted(error)) from error
+        raise _TroubleError(kubeerrors.hinted(error)) from error
     node.slices = [dict(item) for item in found]
     return "resource.k8s.io/v1 answers"
 

@@ -27,7 +27,8 @@ from apportion.errors import (
     KubeNotFoundError,
     RetryableError,
 )
-from apportion.kube import Kube, Watch, hinted
+from apportion.kube import Kube, Watch
+from apportion.kubeerrors import say
 from apportion.publisher.plan import Body, Desired, Plan, device_names, plan
 
 _LOG = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class Publisher:
         except KubeError as error:
             self._on_error()
             level = logging.WARNING if isinstance(error, RetryableError) else logging.ERROR
-            _say(self._api_trouble, error, level)
+            say(self._api_trouble, error, level)
             return self._backoff.next()
         self._backoff.reset()
         self._api_trouble.end()
@@ -242,7 +243,7 @@ class Publisher:
             except KubeExpiredError:
                 version = ""
             except KubeError as error:
-                _say(self._watch_trouble, error)
+                say(self._watch_trouble, error)
                 version = ""
             # A server that ends every watch at once, or answers each list with 410, is no reason
             # to ask as fast as possible. Any event resets this.
@@ -262,7 +263,3 @@ class Publisher:
                 if kind != "BOOKMARK":
                     self.wake()
         return version
-
-
-def _say(trouble: log.Trouble, error: KubeError, level: int = logging.WARNING) -> None:
-    trouble.begin(f"{type(error).__name__} {error.status}", hinted(error), level)

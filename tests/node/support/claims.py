@@ -41,12 +41,31 @@ def allocated(server: ApiServer, name: str, *results: dict[str, Any]) -> dict[st
             "spec": {"devices": {"requests": requests}},
         },
     )
+    by_name = {"key": "metadata.name", "operator": "In", "values": [results[0]["pool"]]}
     made["status"] = {
-        "allocation": {"devices": {"results": list(results)}},
+        "allocation": {
+            "devices": {"results": list(results)},
+            # As the scheduler writes it for devices of one node.
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [by_name]}]},
+        },
         "reservedFor": [{"resource": "pods", "name": f"pod-of-{name}", "uid": str(uuid.uuid4())}],
     }
     server.call("PUT", f"{_CLAIMS}/{name}/status", made)
     return {"uid": made["metadata"]["uid"], "namespace": "default", "name": name}
+
+
+def told(server: ApiServer, name: str) -> list[dict[str, Any]]:
+    """Return what a claim is told of its devices."""
+    return list(server.call("GET", f"{_CLAIMS}/{name}")["status"].get("devices", ()))
+
+
+def deallocated(server: ApiServer, name: str) -> None:
+    """Take a claim's allocation away, as a controller does for one that no pod uses."""
+    path = f"{_CLAIMS}/{name}"
+    found = server.call("GET", path)
+    for field in ("allocation", "reservedFor"):
+        found["status"].pop(field, None)
+    server.call("PUT", f"{path}/status", found)
 
 
 def deleted(server: ApiServer, name: str) -> None:

@@ -1,0 +1,439 @@
+"""Claims that are told of their shares, on a node of files and an API server of one dictionary."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apportion.claimstatus import Condition
+from apportion.errors import (
+    KubeError,
+    KubeForbiddenError,
+    KubeInvalidError,
+    KubeUnavailableError,
+    StateError,
+    StorageError,
+)
+from apportion.model import ClaimRef, ShareKey, Usage
+from apportion.prepare import Preparer
+from apportion.reporter import Reporter
+from apportion.reporter.look import Look
+from apportion.reporter.marks import Marks
+
+from tests.node.prepare.world import DRIVER, GIB, NODE, World, ref, result
+
+MIB = 1 << 20
+
+
+class Api:
+    """The claims of a world; applies as the API server does, by field manager."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.calls: list[str] = []
+        self.errors: list[KubeError] = []
+        self.error: KubeError | None = None
+        self.drops = False
+        self.owned: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if self.error or self.errors:
+            raise self.error or self.errors.pop(0)
+
+    def get_claim(self, wanted: ClaimRef) -> dict[str, Any]:
+        self._called("get")
+        return copy.deepcopy(self.world.fetch(wanted))
+
+    def apply_claim_status(
+        self, wanted: ClaimRef, status: Mapping[str, Any], manager: str
+    ) -> dict[str, Any]:
+        self._called("apply")
+        found = self.world.fetch(wanted)
+        if found["metadata"]["uid"] != wanted.uid:
+            raise KubeInvalidError("metadata.uid: field is immutable", 422)
+        entries = copy.deepcopy(list(status.get("devices", ())))
+        had = self.owned.get((wanted.uid, manager), [])
+        kept = [item for item in self.devices(wanted.name) if _key(item) not in had]
+        self.owned[wanted.uid, manager] = [_key(item) for item in entries]
+        found["status"]["devices"] = [*kept, *([] if self.drops else entries)]
+        return copy.deepcopy(found)
+
+    def devices(self, name: str) -> list[dict[str, Any]]:
+        return list(self.world.claims[name]["status"].get("devices", ()))
+
+    def used(self, name: str) -> list[int]:
+        return [item["data"]["memoryUsedBytes"] for item in self.devices(name)]
+
+
+def _key(item: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(item.get(key) for key in ("driver", "pool", "device", "shareID"))
+
+
+class Scene:
+    """A node with a reporter, whose clock the test sets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World(folder)
+        self.api = Api(self.world)
+        self.seconds = 10_000.0
+        self.usages: dict[ShareKey, Usage | None] = {}
+        self.conditions: tuple[Condition, ...] = ()
+        self.said: list[str] = []
+        self.reporter = self.started()
+
+    def started(self) -> Reporter:
+        """Return the reporter of a new process."""
+        self.marks = Marks(self.world.config.plugin_dir / "told")
+        look = Look(
+            node=NODE,
+            usage=self._usage,
+            limited=lambda: (each.key for each in self.world.enforcer.allowances()),
+            conditions=lambda _share: self.conditions,
+            now=lambda: self.seconds,
+        )
+        self.reporter = Reporter(
+            self.api,
+            store=self.world.store,
+            look=look,
+            marks=self.marks,
+            driver=DRIVER,
+            node=NODE,
+            interval_s=30,
+            on_dropped=self.said.append,
+            clock=lambda: self.seconds,
+        )
+        return self.reporter
+
+    def _usage(self, key: ShareKey) -> Usage:
+        usage = self.usages.get(key, Usage(0, 0, 0, 0, 0))
+        if usage is None:
+            raise StateError("damaged")
+        return usage
+
+    def preparer(self) -> Preparer:
+        made = self.world.preparer()
+        made._on_prepared = self.reporter.prepared
+        made._sweeper._on_removed = self.reporter.removed
+        return made
+
+    def prepare(self, name: str = "c", *results: dict[str, Any]) -> ClaimRef:
+        wanted = self.world.add(name, *results)
+        assert self.preparer().prepare(wanted).error == ""
+        return wanted
+
+    def hold(self, name: str, mib: int, denied: int = 0) -> None:
+        self.usages[self.world.key(name)] = Usage(mib * MIB, mib * MIB, 1, mib * MIB, denied)
+
+    def rest(self, seconds: float = 0) -> float:
+        """Let time pass and do all that is due; return how long nothing is."""
+        self.seconds += seconds
+        for _ in range(5000):
+            wait = self.reporter.step()
+            if wait >= 1:
+                return wait
+            self.seconds += wait
+        raise AssertionError("it never rests")
+
+    def writes(self) -> int:
+        return self.api.calls.count("apply")
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)
+    return Scene(tmp_path)
+
+
+def test_a_prepared_claim_is_told_of_each_share(scene: Scene) -> None:
+    scene.prepare("c", result(0), result(1, memory="6Gi", cores="50"))
+    scene.rest()
+    first, second = scene.api.devices("c")
+    results = scene.world.claims["c"]["status"]["allocation"]["devices"]["results"]
+    assert [_key(item) for item in (first, second)] == [_key(item) for item in results]
+    assert first["conditions"] == [
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Prepared",
+            "message": "its limits are in force",
+            "lastTransitionTime": "1970-01-01T02:46:40Z",
+        }
+    ]
+    assert [item["data"]["memoryLimitBytes"] for item in (first, second)] == [4 * GIB, 6 * GIB]
+    assert first["data"]["memoryUsedBytes"] == 0
+    assert scene.api.calls == ["get", "apply"]
+
+
+def test_nothing_that_changed_is_nothing_written(scene: Scene) -> None:
+    scene.prepare()
+    for _ in range(100):
+        scene.rest(30)
+    assert scene.writes() == 1
+    assert scene.api.calls.count("get") == 1
+
+
+def test_use_is_told_once_in_an_interval_by_steps_and_in_the_end_exactly(scene: Scene) -> None:
+    scene.prepare()
+    scene.rest()
+    scene.hold("c", 1000)
+    scene.rest(10)
+    assert scene.api.used("c") == [0]
+    scene.rest(20)
+    assert scene.api.used("c") == [1000 * MIB]
+    scene.hold("c", 1010)
+    for _ in range(9):
+        scene.rest(30)
+    assert scene.api.used("c") == [1000 * MIB]
+    scene.rest(30)
+    assert scene.api.used("c") == [1010 * MIB]
+    scene.hold("c", 0)
+    scene.rest(30)
+    assert scene.api.used("c") == [0]
+    assert scene.writes() == 4
+
+
+def test_what_a_process_before_this_one_told_is_not_told_again(scene: Scene) -> None:
+    scene.prepare()
+    scene.rest()
+    scene.started()
+    scene.rest(30)
+    assert scene.writes() == 1
+    scene.hold("c", 1000)
+    scene.rest(30)
+    (entry,) = scene.api.devices("c")
+    assert entry["data"]["memoryUsedBytes"] == 1000 * MIB
+    assert entry["conditions"][0]["lastTransitionTime"] == "1970-01-01T02:46:40Z"
+
+
+def test_other_drivers_entries_stay(scene: Scene) -> None:
+    wanted = scene.world.add("c")
+    other = {"driver": "net.example.com", "pool": NODE, "device": "nic-0"}
+    scene.world.claims["c"]["status"]["devices"] = [other]
+    scene.preparer().prepare(wanted)
+    scene.rest()
+    assert [item["driver"] for item in scene.api.devices("c")] == ["net.example.com", DRIVER]
+    scene.preparer().unprepare(wanted)
+    scene.rest()
+    assert scene.api.devices("c") == [other]
+
+
+def test_a_claim_that_lives_on_unprepared_says_nothing_more(scene: Scene) -> None:
+    wanted = scene.prepare()
+    scene.rest()
+    scene.preparer().unprepare(wanted)
+    scene.rest()
+    assert scene.api.devices("c") == []
+    assert scene.marks.uids() == frozenset()
+    scene.rest(3000)
+    assert scene.writes() == 2
+
+
+def test_the_same_after_a_crash_in_between(scene: Scene) -> None:
+    wanted = scene.prepare()
+    scene.rest()
+    # Its note went with the process.
+    scene.world.preparer().unprepare(wanted)
+    scene.started()
+    scene.rest()
+    assert scene.api.devices("c") == []
+    assert scene.marks.uids() == frozenset()
+
+
+def test_a_claim_that_is_gone_is_left(scene: Scene) -> None:
+    wanted = scene.prepare()
+    scene.rest()
+    del scene.world.claims["c"]
+    scene.preparer().unprepare(wanted)
+    scene.rest()
+    assert scene.marks.uids() == frozenset()
+
+
+def test_another_claim_of_the_name_is_never_touched(scene: Scene) -> None:
+    wanted = scene.prepare()
+    scene.rest()
+    scene.world.claims["c"]["metadata"]["uid"] = "another"
+    scene.hold("c", 1000)
+    scene.rest(30)
+    scene.preparer().unprepare(wanted)
+    scene.rest()
+    assert scene.api.used("c") == [0]
+
+
+def test_a_claim_that_is_prepared_again_at_once_is_told_again(scene: Scene) -> None:
+    wanted = scene.prepare()
+    scene.rest()
+    scene.preparer().unprepare(wanted)
+    scene.preparer().prepare(wanted)
+    scene.hold("c", 500)
+    scene.rest(30)
+    assert scene.api.used("c") == [500 * MIB]
+
+
+def test_an_allocation_that_is_not_the_prepared_one_is_not_written_to(scene: Scene) -> None:
+    scene.prepare()
+    scene.world.claims["c"]["status"]["allocation"]["devices"]["results"][0]["shareID"] = "new"
+    scene.rest()
+    assert scene.writes() == 0
+    for _ in range(10):
+        scene.rest(30)
+    assert scene.api.calls == ["get"]
+
+
+def test_missing_limits_are_a_share_that_is_not_ready(scene: Scene) -> None:
+    scene.prepare()
+    scene.rest()
+    (scene.world.share("c") / "limits").unlink()
+    for _ in range(10):
+        scene.rest(30)
+    (condition,) = scene.api.devices("c")[0]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "LimitsMissing")
+    assert condition["lastTransitionTime"] > "1970-01-01T02:46:40Z"
+
+
+def test_conditions_that_change_are_told_at_once_when_that_is_said(scene: Scene) -> None:
+    scene.prepare()
+    scene.rest()
+    scene.conditions = (Condition("Healthy", "False", "Xid79", "fallen off the bus"),)
+    scene.rest(1)
+    assert len(scene.api.devices("c")[0]["conditions"]) == 1
+    scene.reporter.changed()
+    scene.rest(1)
+    assert [c["type"] for c in scene.api.devices("c")[0]["conditions"]] == ["Ready", "Healthy"]
+
+
+def test_a_ledger_that_cannot_be_read_is_a_use_that_is_not_known(scene: Scene) -> None:
+    scene.usages[scene.world.key("c")] = None
+    scene.prepare()
+    scene.rest()
+    assert "memoryUsedBytes" not in scene.api.devices("c")[0]["data"]
+
+
+def test_an_api_server_that_is_away_is_tried_again(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.api.error = KubeUnavailableError("away")
+    scene.prepare()
+    began = scene.seconds
+    for _ in range(50):
+        scene.seconds += scene.reporter.step()
+    assert scene.seconds - began > 500
+    scene.api.error = None
+    scene.rest(60)
+    assert scene.api.used("c") == [0]
+    warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 1
+
+
+def test_without_the_right_it_is_said_once_and_tried_slowly(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.api.error = KubeForbiddenError("may not patch", 403)
+    for name in ("a", "b", "c"):
+        scene.prepare(name, result(0, memory="1Gi", cores="1"))
+    scene.rest()
+    for _ in range(19):
+        scene.rest(30)
+    assert len(scene.api.calls) == 1
+    errors = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert len(errors) == 1
+    scene.api.error = None
+    scene.rest(60)
+    assert scene.writes() == 3
+
+
+def test_a_claim_that_is_refused_holds_up_no_other(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.prepare("a", result(0, memory="1Gi", cores="1"))
+    scene.api.errors = [KubeInvalidError("must be an allocated device in the claim", 422)]
+    scene.rest()
+    scene.prepare("b", result(0, memory="1Gi", cores="1"))
+    scene.rest()
+    assert (scene.api.devices("a"), scene.api.used("b")) == ([], [0])
+    assert not [r for r in caplog.records if r.levelno == logging.ERROR]
+    scene.api.errors = [KubeInvalidError("again", 422)]
+    scene.rest(30)
+    assert [r.levelname for r in caplog.records if r.levelno == logging.ERROR] == ["ERROR"]
+    scene.rest(600)
+    assert scene.api.used("a") == [0]
+
+
+def test_a_dropped_field_is_said_once_loudly_and_tried_slowly(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.api.drops = True
+    for name in ("a", "b"):
+        scene.prepare(name, result(0, memory="1Gi", cores="1"))
+    scene.rest()
+    for _ in range(10):
+        scene.rest(30)
+    assert scene.writes() == 1
+    assert "DRAResourceClaimDeviceStatus" in scene.said[0]
+    errors = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert len(errors) == 1
+    scene.api.drops = False
+    for _ in range(30):
+        scene.rest(30)
+    assert (scene.api.used("a"), scene.api.used("b")) == ([0], [0])
+
+
+def test_a_thousand_claims_are_told_at_a_bounded_rate(scene: Scene) -> None:
+    scene.prepare("c")
+    scene.rest()
+    (first,) = scene.world.store.records()
+    for n in range(1000):
+        wanted = scene.world.add(f"x{n}")
+        shares = (replace(first.shares[0], key=ShareKey(f"{wanted.uid}-0")),)
+        record = replace(first, ref=wanted, shares=shares)
+        scene.world.store.commit(record)
+        scene.world.enforcer.prepare(shares[0])
+        scene.reporter.prepared(record)
+    began = scene.seconds
+    scene.rest()
+    assert scene.writes() == 1001
+    assert scene.seconds - began >= 0.19 * 980
+
+
+def test_a_record_that_is_being_prepared_or_damaged_is_left_in_peace(scene: Scene) -> None:
+    scene.prepare()
+    scene.rest()
+    scene.world.record_path("c").write_bytes(b"{")
+    scene.started()
+    for _ in range(20):
+        scene.rest(30)
+    assert scene.api.used("c") == [0]
+    assert scene.marks.uids() == {ref("c").uid}
+
+
+def test_a_full_disk_delays_and_says_so(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.prepare()
+    with monkeypatch.context() as full:
+        full.setattr(Marks, "add", _no_space)
+        for _ in range(10):
+            scene.seconds += scene.reporter.step()
+    assert scene.writes() == 0
+    assert [r.levelno for r in caplog.records] == [logging.WARNING]
+    scene.rest(60)
+    assert scene.api.used("c") == [0]
+
+
+def _no_space(_marks: Marks, _ref: ClaimRef) -> None:
+    raise StorageError("cannot write: No space left on device")
+
+
+def test_the_loop_ends_when_told(scene: Scene) -> None:
+    thread = threading.Thread(target=scene.reporter.run)
+    thread.start()
+    scene.reporter.stop()
+    thread.join(20)
+    assert not thread.is_alive()
