@@ -198,7 +198,8 @@ SETTINGS: tuple[Setting, ...] = (
     _mib("guard_slack_mib", "what each process may hold over its share for the moment of a call"),
     _mib(
         "guard_overhead_mib",
-        "what a share may hold over its limit in all, if its ledger has it on record",
+        "what a share may hold over its limit in all before processes are ended: what the driver "
+        "takes without asking, as for code",
     ),
     Setting(
         "guard_strangers",

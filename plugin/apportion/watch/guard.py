@@ -114,7 +114,7 @@ class Guard:
         self._report, self._clock = report, clock
         self._blindness = log.Trouble(_LOG, "the guard is blind")
         self._troubles: dict[GpuUuid, log.Trouble] = {}
-        self._over: dict[GpuUuid, frozenset[Keys]] = {}
+        self._suspects: dict[GpuUuid, dict[Keys, bool]] = {}
         self._reported: set[tuple[GpuUuid, Keys]] = set()
         self._strangers: dict[_Stranger, int] = {}
         self._ended: set[tuple[int, int]] = set()
@@ -200,16 +200,18 @@ class Guard:
             for key in sorted(frozenset().union(*(group.keys for group in suspects))):
                 charges[key] = self._charges(key)
             found = verdict.groups(card.holders, card.limits, charges)
-        over = [group for group in found if group.is_over(self._policy.margin)]
-        before = self._over.get(card.uuid, frozenset())
-        self._over[card.uuid] = frozenset(group.keys for group in over)
-        self._reported &= {(card.uuid, keys) for keys in self._over[card.uuid]} | {
-            reported for reported in self._reported if reported[0] != card.uuid
+        margin = self._policy.margin
+        suspects = [group for group in found if group.is_over(margin) or group.is_odd(margin)]
+        before = self._suspects.get(card.uuid, {})
+        now = {group.keys: group.is_over(margin) for group in suspects}
+        self._suspects[card.uuid] = now
+        self._reported -= {
+            (uuid, keys) for uuid, keys in self._reported if uuid == card.uuid and keys not in now
         }
         ended: set[int] = set()
-        for group in over:
+        for group in suspects:
             if group.keys in before:
-                self._act(card, group, ended)
+                self._act(card, group, ended, was_over=before[group.keys])
 
     def _charges(self, key: ShareKey) -> tuple[Charge, ...]:
         try:
@@ -219,16 +221,17 @@ class Guard:
             _LOG.warning("the guard goes by the limit alone: %s", error, extra={"share": key})
             return ()
 
-    def _act(self, card: _Card, group: Group, ended: set[int]) -> None:
+    def _act(self, card: _Card, group: Group, ended: set[int], *, was_over: bool) -> None:
         for holder in group.holders:
             if holder.pid in ended:
                 group = group.without(holder)
-        if not group.is_over(self._policy.margin):
+        is_over = group.is_over(self._policy.margin)
+        if not is_over and not group.is_odd(self._policy.margin):
             return
         if (card.uuid, group.keys) not in self._reported:
             self._reported.add((card.uuid, group.keys))
             self._report.exceeded(card.uuid, group)
-        if not self._policy.kill:
+        if not (self._policy.kill and is_over and was_over):
             return
         for holder in verdict.victims(group, self._policy.margin):
             if self._end(card.seen[holder.pid]):

@@ -41,8 +41,8 @@ class Margin:
 
     Attributes:
         slack: for each process: what the front library may have in flight.
-        overhead: in all, if the ledgers have it on record: what the driver takes without asking,
-            as for code at a launch. The front has charged it and grants nothing more.
+        overhead: in all: what the driver takes without asking anybody, as for code at a kernel's
+            first launch. The front charges it with its next call and grants nothing more then.
     """
 
     slack: int
@@ -74,9 +74,12 @@ class Group:
 
     def is_over(self, margin: Margin) -> bool:
         """Return whether they hold more than limit and margin allow."""
+        return self.memory - self.limit > max(margin.slack * len(self.holders), margin.overhead)
+
+    def is_odd(self, margin: Margin) -> bool:
+        """Return whether they hold more than the limit that the ledgers do not have either."""
         slack = margin.slack * len(self.holders)
-        on_record = self.memory - self.ledgered <= slack
-        return self.memory - self.limit > (max(slack, margin.overhead) if on_record else slack)
+        return min(self.memory - self.limit, self.memory - self.ledgered) > slack
 
     def unrecorded(self, holder: Holder) -> int:
         """Return the bytes of a process that no ledger has."""

@@ -84,7 +84,7 @@ class Node:
 
     def make_guard(self, *, kill: bool = True, kill_strangers: bool = False) -> Guard:
         return Guard(
-            policy=Policy(kill, kill_strangers, Margin(slack=2 * MIB, overhead=64 * MIB)),
+            policy=Policy(kill, kill_strangers, Margin(slack=2 * MIB, overhead=4 * MIB)),
             cards=lambda: [GPU],
             listing=self.nvml.processes,
             enforcer=registry.make(self.config),

@@ -250,7 +250,7 @@ def test_a_share_of_another_gpu_is_none_of_this_one() -> None:
 def test_a_ledger_that_cannot_be_read_excuses_nothing(caplog: pytest.LogCaptureFixture) -> None:
     node = Node()
     node.ledger[A] = StateError("damaged")
-    node.process(7, 110, A)
+    node.process(7, 130, A)
     assert node.scan(2) == [7]
     assert "damaged" in caplog.text
 
@@ -263,6 +263,21 @@ def test_what_the_ledger_has_is_borne_up_to_the_overhead() -> None:
     node.process(7, 130, A)
     node.charged(A, (7, 130))
     assert node.scan(2) == [7]
+
+
+def test_what_is_past_the_front_and_within_the_overhead_is_told_and_borne() -> None:
+    node = Node()
+    node.process(7, 115, A)
+    node.charged(A, (7, 100))
+    assert node.scan() == []
+    assert node.told == []
+    assert node.scan(3) == []
+    assert node.heard() == [("a", "ShareExceeded"), ("node", "ShareExceeded")]
+    # More than may be borne at one reading is not that at two.
+    node.process(7, 150, A)
+    assert node.scan() == []
+    assert node.scan() == [7]
+    assert node.heard().count(("a", "ShareExceeded")) == 1
 
 
 def test_the_blind_kill_nobody_and_say_so_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -281,7 +296,7 @@ def test_a_gpu_that_does_not_answer_is_alone_in_that(caplog: pytest.LogCaptureFi
     node = Node()
     node.limits[B] = (OTHER_GPU, 50)
     node.listed[GPU] = NvmlDeviceError("it is lost", 15)
-    node.process(7, 60, B, gpu=OTHER_GPU)
+    node.process(7, 80, B, gpu=OTHER_GPU)
     node.scan()
     node.listed[GPU] = []
     assert node.scan() == [7]
@@ -365,7 +380,7 @@ def test_one_that_cannot_be_ended_keeps_nobody_from_it(caplog: pytest.LogCapture
     node.unkillable = {7}
     node.process(7, 300, A)
     node.process(8, 200, A)
-    node.process(9, 60, B)
+    node.process(9, 80, B)
     assert node.scan(2) == [8, 9]
     assert "cannot end a process: not permitted" in caplog.text
 
@@ -374,7 +389,7 @@ def test_a_share_without_a_record_is_named_by_its_key(caplog: pytest.LogCaptureF
     node = Node()
     lost = ShareKey("lost-0")
     node.limits[lost] = (GPU, 10)
-    node.process(7, 20, lost)
+    node.process(7, 40, lost)
     assert node.scan(2) == [7]
     assert node.heard() == [("node", "ShareExceeded"), ("node", "ShareProcessKilled")]
     assert "share lost-0, of which no record is left," in node.told[-1][2]

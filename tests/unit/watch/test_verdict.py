@@ -15,6 +15,7 @@ MIB = 1 << 20
 A, B, C = (ShareKey(f"claim-{n}") for n in range(3))
 LIMITS = {A: 100 * MIB, B: 50 * MIB, C: 10 * MIB}
 MARGIN = Margin(slack=2 * MIB, overhead=20 * MIB)
+STRICT = Margin(slack=2 * MIB, overhead=0)
 
 
 def holder(
@@ -42,31 +43,42 @@ def groups(
 def over(
     holders: Sequence[Holder], on_record: Mapping[ShareKey, Sequence[tuple[int, int]]] | None = None
 ) -> list[frozenset[ShareKey]]:
-    return [group.keys for group in groups(holders, on_record) if group.is_over(MARGIN)]
+    return [group.keys for group in groups(holders, on_record) if group.is_over(STRICT)]
 
 
 @pytest.mark.parametrize(
-    ("mib", "charged", "is_over"),
+    ("mib", "charged", "found"),
     [
-        pytest.param(100, 100, False, id="full to the last block"),
-        pytest.param(102, 100, False, id="a block in flight"),
-        pytest.param(103, 100, True, id="more, past the front"),
-        pytest.param(103, 101, False, id="more, and on record but for the block"),
-        pytest.param(120, 120, False, id="as much as the driver may take without asking"),
-        pytest.param(121, 121, True, id="more than that"),
-        pytest.param(120, 117, True, id="as much, and not on record"),
-        pytest.param(150, 500, True, id="a ledger that lies"),
+        pytest.param(100, 100, "", id="full to the last block"),
+        pytest.param(102, 100, "", id="a block in flight"),
+        pytest.param(103, 100, "odd", id="more, past the front"),
+        pytest.param(103, 101, "", id="more, and on record but for the block"),
+        pytest.param(120, 120, "", id="as much as the driver may take without asking"),
+        pytest.param(120, 100, "odd", id="as much, and not on record"),
+        pytest.param(121, 121, "over", id="more than that"),
+        pytest.param(150, 100, "over, odd", id="much more, past the front"),
+        pytest.param(150, 500, "over", id="a ledger that lies"),
+        pytest.param(90, 10, "", id="past the front, and within the limit"),
     ],
 )
-def test_one_process(mib: int, charged: int, is_over: bool) -> None:  # noqa: FBT001 - a case
-    assert bool(over([holder(1, mib)], {A: [(1, charged)]})) is is_over
+def test_one_process(mib: int, charged: int, found: str) -> None:
+    (group,) = groups([holder(1, mib)], {A: [(1, charged)]})
+    words = (("over", group.is_over(MARGIN)), ("odd", group.is_odd(MARGIN)))
+    assert ", ".join(word for word, is_so in words if is_so) == found
 
 
 def test_each_process_may_have_a_block_in_flight() -> None:
     three = [holder(pid, 35) for pid in (1, 2, 3)]
     record = {A: [(1, 33), (2, 33), (3, 33)]}
-    assert over(three, record) == []
-    assert over([*three, holder(4, 4)], {A: [*record[A], (4, 0)]}) == [{A}]
+    (group,) = groups(three, record)
+    assert not group.is_odd(MARGIN)
+    (group,) = groups([*three, holder(4, 4)], {A: [*record[A], (4, 0)]})
+    assert group.is_odd(MARGIN)
+    many = [holder(pid, 10) for pid in range(12)]
+    (group,) = groups(many)
+    assert not group.is_over(MARGIN), "24 MiB for twelve"
+    (group,) = groups([*many, holder(20, 30)])
+    assert group.is_over(MARGIN)
 
 
 def test_two_processes_of_one_share_together() -> None:
@@ -98,25 +110,25 @@ def test_who_went_past_the_front_goes_first_and_nobody_else() -> None:
     honest = [holder(pid, 30) for pid in (1, 2, 3)]
     rogue = holder(9, 25)
     (group,) = groups([*honest, rogue], {A: [(1, 30), (2, 30), (3, 30)]})
-    assert verdict.victims(group, MARGIN) == (rogue,)
+    assert verdict.victims(group, STRICT) == (rogue,)
 
 
 def test_as_many_go_as_it_takes() -> None:
     rogues = [holder(pid, 60 + pid) for pid in (7, 8, 9)]
     (group,) = groups([holder(1, 90), *rogues], {A: [(1, 90)]})
-    assert [victim.pid for victim in verdict.victims(group, MARGIN)] == [9, 8, 7]
+    assert [victim.pid for victim in verdict.victims(group, STRICT)] == [9, 8, 7]
 
 
 def test_of_those_alike_the_larger_then_the_younger_goes() -> None:
     (group,) = groups([holder(1, 90), holder(2, 95)], {A: [(1, 90), (2, 95)]})
-    assert [victim.pid for victim in verdict.victims(group, MARGIN)] == [2]
+    assert [victim.pid for victim in verdict.victims(group, STRICT)] == [2]
     twins = [holder(3, 70, start=10), holder(2, 70, start=20)]
     (group,) = groups(twins)
-    assert [victim.pid for victim in verdict.victims(group, MARGIN)] == [2]
+    assert [victim.pid for victim in verdict.victims(group, STRICT)] == [2]
 
 
-def test_who_is_within_the_limit_stays() -> None:
-    (group,) = groups([holder(1, 100)])
+def test_who_is_within_limit_and_margin_stays() -> None:
+    (group,) = groups([holder(1, 100), holder(2, 20)])
     assert verdict.victims(group, MARGIN) == ()
 
 
@@ -124,7 +136,7 @@ def test_a_pid_that_two_containers_have_is_two_processes() -> None:
     honest, rogue = holder(10, 80, own=(1, 7)), holder(11, 90, own=(2, 7))
     (group,) = groups([rogue, honest], {A: [(7, 80)]})
     assert group.known == {10: 80 * MIB, 11: 0}
-    assert verdict.victims(group, MARGIN) == (rogue,)
+    assert verdict.victims(group, STRICT) == (rogue,)
 
 
 def test_a_process_of_two_shares_is_charged_to_both() -> None:
@@ -147,7 +159,7 @@ def test_after_the_victims_nobody_is_over(
     }
     gone: set[int] = set()
     for group in groups(holders, record):
-        for victim in verdict.victims(group, MARGIN):
+        for victim in verdict.victims(group, STRICT):
             gone.add(victim.pid)
     left = [one for one in holders if one.pid not in gone]
     kept = {
