@@ -82,6 +82,9 @@ unit: wheel ## unit tier; each pure module is covered by 95 % or more
 	$(VENV)/bin/coverage json -q -o $(BUILD)/coverage.json
 	$(PY) scripts/coverage_gate.py $(BUILD)/coverage.json
 
+soak: setup wheel shim fakes ## pods with shares come and go for MINUTES=30 on a real Kubernetes; one line of JSON last
+	@$(PY) -m bench.soak --minutes $(or $(MINUTES),30)
+
 bench-prepare: setup wheel shim fakes ## Prepare as kubelet sees it, at 0 to 1000 claims; one line of JSON last
 	@$(PY) -m bench.prepare
 
