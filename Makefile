@@ -14,7 +14,7 @@ BENCH_ARGS ?=
 PLUGIN_SOURCES := $(shell find plugin -name '*.py' -o -name '*.pyi' -o -name py.typed) pyproject.toml README.md
 SAY = @printf '\033[1m== %s\033[0m\n'
 
-.PHONY: bench-prepare bench-shim help demo can-run test setup lint types proto shim fakes wheel image cluster-build check unit clean
+.PHONY: bench-prepare bench-shim soak help demo can-run test setup lint types proto shim fakes wheel image cluster-build check unit clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
