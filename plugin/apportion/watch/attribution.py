@@ -91,6 +91,14 @@ def shares(mountinfo: str, place: Place, known: Collection[ShareKey]) -> frozens
     return frozenset(found)
 
 
+def sees_all(mountinfo: str, place: Place) -> bool:
+    """Return whether a process sees the folder of all shares: it is the node's, or a plugin's."""
+    return any(
+        device == place.device and f"{place.root}/".startswith(root.rstrip("/") + "/")
+        for device, root, _point in _mounts(mountinfo)
+    )
+
+
 def pod_uid(cgroup: str) -> str | None:
     """Return the UID of the pod that a process belongs to, by /proc/<pid>/cgroup; None: of none.
 

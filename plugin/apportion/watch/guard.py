@@ -263,7 +263,7 @@ class Guard:
 
     def _may_end(self, card: _Card, seen: Seen) -> bool:
         policy = self._policy
-        guarded = bool(card.limits) and seen.pod is not None
+        guarded = bool(card.limits) and seen.pod is not None and not seen.privileged
         return policy.kill and policy.kill_strangers and guarded
 
 

@@ -26,6 +26,8 @@ class Seen:
         start: clock ticks after boot; with the PID it names one process.
         own: as it sees itself.
         shares: those whose folders are mounted where it lives.
+        privileged: whether the folder of all shares is seen where it lives, as where a plugin or
+            the node itself does.
         pod: UID of its pod, None outside of pods.
         name: what the kernel calls it; anything that it chose.
     """
@@ -34,6 +36,7 @@ class Seen:
     start: int
     own: Own
     shares: frozenset[ShareKey]
+    privileged: bool
     pod: str | None
     name: str
 
@@ -101,6 +104,7 @@ class Processes:
             start=before.start,
             own=Own(self._namespace(thread), attribution.own_pid(self._text(thread, "status"))),
             shares=attribution.shares(mounts, place, known) if place else frozenset(),
+            privileged=place is not None and attribution.sees_all(mounts, place),
             pod=attribution.pod_uid(self._text(thread, "cgroup")),
             name=self._text(thread, "comm").strip(),
         )

@@ -154,6 +154,18 @@ def taking(mib: int, *options: str, program: Path = CUDAMEM) -> list[str]:
     return [str(program), *options, "alloc", f"{mib}MiB", "--hold", "600"]
 
 
+def elsewhere(mib: int, state: Path) -> list[str]:
+    """Return the command of a program that takes so much in a root of its own, without shares."""
+    script = (
+        "set -e; mount -t tmpfs none /run; mkdir -p /run/proc /run/run/fakegpu; "
+        'mount --bind "$0" /run/run/fakegpu; mount -t proc none /run/proc; '
+        'cp "$1" /run/; cd /run; export FAKEGPU_DIR=/run/fakegpu; '
+        'exec chroot . "/${1##*/}" alloc "$2MiB" --hold 600'
+    )
+    entry = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    return [*entry, str(state), str(STATIC), str(mib)]
+
+
 def in_cgroup(path: str) -> list[str]:
     """Return a command prefix that runs a program in a cgroup, in all hierarchies."""
     cgroups.create(path)

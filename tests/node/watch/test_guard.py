@@ -15,7 +15,7 @@ from apportion.inventory import nvml
 from apportion.model import ShareKey
 from apportion.watch.processes import Processes
 
-from tests.node.watch.node import GPU, REAL, STATIC, Node, ended, lives, taking
+from tests.node.watch.node import GPU, REAL, STATIC, Node, elsewhere, ended, lives, taking
 from tests.shim import support
 from tests.shim.support import MIB
 
@@ -142,21 +142,25 @@ def test_observing_ends_nobody_and_says_it(node: Node) -> None:
 def test_strangers_are_reported_and_live_unless_the_setting_says_so(node: Node) -> None:
     node.container("some")
     on_host = node.start(taking(10, program=STATIC))
-    in_pod = node.start(taking(20, program=STATIC), pod=POD)
+    in_pod = node.start(elsewhere(20, node.state), pod=POD)
+    # As a plugin's self-test beside this one: it sees the folder of all shares.
+    other_plugin = node.start(taking(30, program=STATIC), pod=POD.replace("0d", "77"))
     node.scan(5)
     assert node.heard.events == [
         ("node, by the way", "ProcessWithoutShare"),
         ("node", "ProcessWithoutShare"),
+        ("node", "ProcessWithoutShare"),
     ]
     assert dict(node.guard.view.strangers) == {
         (GPU, "host"): 10 * MIB,
-        (GPU, "pod"): 20 * MIB,
+        (GPU, "pod"): 50 * MIB,
         (GPU, "unknown"): 0,
     }
     node.guard = node.make_guard(kill_strangers=True)
     node.scan(2)
     assert ended(in_pod)
     assert lives(on_host)
+    assert lives(other_plugin)
 
 
 def test_one_whose_first_thread_has_ended_is_still_seen(node: Node) -> None:

@@ -94,6 +94,15 @@ def test_of_mounts_over_each_other_the_last_one_counts() -> None:
     assert attribution.place_of("/run/apportion", "") is None
 
 
+def test_who_sees_all_shares() -> None:
+    assert attribution.sees_all(PLUGIN, PLACE)
+    assert attribution.sees_all("1 2 0:25 / /run rw - tmpfs tmpfs rw", PLACE)
+    assert attribution.sees_all(f"1 2 0:25 {PLACE.root} /x rw - tmpfs tmpfs rw", PLACE)
+    assert not attribution.sees_all(CONTAINER, PLACE)
+    assert not attribution.sees_all("1 2 0:99 /apportion /run rw - tmpfs tmpfs rw", PLACE)
+    assert not attribution.sees_all("1 2 0:25 /apportion/sha /run rw - tmpfs tmpfs rw", PLACE)
+
+
 SYSTEMD = UID.replace("-", "_")
 
 

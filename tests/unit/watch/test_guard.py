@@ -66,7 +66,15 @@ class Node:
         self, pid: int, mib: int | None, *keys: ShareKey, pod: str | None = None, gpu: GpuUuid = GPU
     ) -> None:
         """A process that holds so much, with these shares mounted."""
-        self.processes[pid] = Seen(pid, pid, Own(1, pid), frozenset(keys), pod, f"program-{pid}")
+        self.processes[pid] = Seen(
+            pid=pid,
+            start=pid,
+            own=Own(1, pid),
+            shares=frozenset(keys),
+            privileged=False,
+            pod=pod,
+            name=f"program-{pid}",
+        )
         listed = self.listed.setdefault(gpu, [])
         assert isinstance(listed, list)
         listed[:] = [one for one in listed if one.pid != pid]
@@ -337,6 +345,8 @@ def test_strangers_in_pods_are_killed_if_the_setting_says_so() -> None:
     node = Node(kill_strangers=True)
     node.process(6, 10)
     node.process(7, 20, pod="pod-9")
+    node.process(8, 20, pod="pod-of-another-plugin")
+    node.processes[8] = replace(node.processes[8], privileged=True)
     assert node.scan() == []
     assert node.scan(3) == [7]
 
