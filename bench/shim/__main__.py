@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 from bench.shim import report, scenes
+from tests.shim.support import memory_folder
 
 
 def main(arguments: list[str]) -> int:
@@ -24,8 +24,8 @@ def main(arguments: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=40, help="rounds of each figure (40)")
     chosen = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="bench-shim-", dir="/var/tmp") as folder:
-        bench = scenes.Bench(Path(folder), chosen.driver, chosen.rounds)
+    with memory_folder() as folder:
+        bench = scenes.Bench(folder, chosen.driver, chosen.rounds)
         bench.build()
         rows = bench.calls()
         if not chosen.driver:

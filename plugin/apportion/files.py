@@ -27,6 +27,7 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only: remount it, or set another folder",
     errno.EACCES: "the plugin must run as root; check the folder's owner, mode and labels",
     errno.EPERM: "the plugin must run as root; check for immutable files and labels",
+    errno.ENOTSUP: "the file system takes no attributes, as a tmpfs does (CONFIG_TMPFS_XATTR)",
     errno.ENOENT: "the folder does not exist: mount it into the plugin's pod",
     errno.ENOTDIR: "a part of the path is not a folder",
     errno.ELOOP: "it is a loop of links: remove it",

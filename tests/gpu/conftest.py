@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.gpu import support
+from tests.shim.support import memory_folder
 
 _NODE = Path("/dev/nvidiactl")
 _HERE = Path(__file__).parent
@@ -28,6 +30,7 @@ def shim() -> Path:
 
 
 @pytest.fixture
-def share(shim: Path, tmp_path: Path) -> support.Share:
+def share(shim: Path) -> Iterator[support.Share]:
     """A share of 4096 MiB of the first card."""
-    return support.Share.make(shim, tmp_path)
+    with memory_folder() as folder:
+        yield support.Share.make(shim, folder)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tests.shim.support import DRIVER_DIR, GIB, REPO, fresh_ledger, limits_text, make
+from tests.shim.support import DRIVER_DIR, GIB, REPO, fresh_ledger, limits_text, make, mark
 
 KEY = "0b1ba5f2-4f0a-4d2c-9f6e-6a2f4f1c8d10-0"
 LIMIT = 4 * GIB
@@ -79,6 +79,7 @@ class Share:
         (folder / "limits").chmod(0o444)
         (folder / "ledger").write_bytes(fresh_ledger())
         (folder / "ledger").chmod(0o666)
+        mark(folder, KEY)
         return cls(shim, folder)
 
     @property

@@ -21,6 +21,7 @@ def _built() -> None:
 def container(tmp_path: Path) -> Iterator[support.Container]:
     """A container on a node with two simulated T4s, without any share yet."""
     state = support.state_folder(tmp_path / "state", support.gpus_conf())
-    yield support.Container(tmp_path, state)
+    with support.memory_folder() as folder:
+        yield support.Container(folder, state)
     # Where support.watched_by lets a sanitizer write.
     assert [path.read_text() for path in state.glob("sanitizer.*")] == []

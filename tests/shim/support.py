@@ -10,6 +10,7 @@ import fcntl
 import os
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ OK, INVALID, OOM, NOT_INITIALIZED, NO_CONTEXT = 0, 1, 2, 3, 201
 SENTINEL: Final = 0xDEADBEEF
 
 LEDGER_SIZE: Final = 4096 + 1024 * 64
+MARK: Final = "security.apportion"
 LEDGER_MAGIC: Final = b"APPLEDG1"
 WAIT_S: Final = 60
 
@@ -104,6 +106,20 @@ def fresh_ledger() -> bytes:
     return header.ljust(LEDGER_SIZE, b"\0")
 
 
+def mark(folder: Path, key: str) -> None:
+    """Mark the files of a share as the plugin's."""
+    for name in ("limits", "ledger"):
+        os.setxattr(folder / name, MARK, key.encode())
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """Give a folder on a tmpfs, where shares must lie, and remove it in the end."""
+    with tempfile.TemporaryDirectory(prefix="apportion-", dir="/dev/shm") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @dataclass
 class Share:
     """A share folder on the host."""
@@ -144,7 +160,10 @@ class Share:
 
 @dataclass
 class Container:
-    """What one container is given, on a node of its own unless `state` is shared."""
+    """What one container is given, on a node of its own unless `state` is shared.
+
+    `folder` lies on a tmpfs, as the plugin's share folders do.
+    """
 
     folder: Path
     state: Path
@@ -169,6 +188,7 @@ class Container:
         (folder / "limits").chmod(0o444)
         (folder / "ledger").write_bytes(fresh_ledger() if ledger is None else ledger)
         (folder / "ledger").chmod(0o666)
+        mark(folder, name)
         made = Share(folder)
         self.shares.append(made)
         return made

@@ -25,6 +25,9 @@ LOCK_SWEEP = 0x3FFFFFFF
 LOCK_SLOTS = 0x40000000
 """The owner of slot i holds an open file description write lock on byte LOCK_SLOTS + i."""
 
+MARK = "security.apportion"
+"""Attribute of limits and ledger that holds the share's key; limits.h says what it is good for."""
+
 _FIXED = struct.Struct("<QIIII")
 
 

@@ -246,9 +246,11 @@ def create(folder: Path, share: Share) -> None:
 
     The ledger gets all its blocks now, so that a full disk is an error here and not a SIGBUS in
     a tenant's process. Any user may write it: who runs in the container is the tenant's affair.
+    Both bear the mark by which the front library knows them from files of a tenant's volumes.
 
     Raises:
-        OSError: the folder's content is undefined then.
+        OSError: the folder's content is undefined then. EPERM or ENOTSUP: the mark cannot be set,
+            for want of CAP_SYS_ADMIN or of a file system with attributes.
     """
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
     fd = os.open(folder / LEDGER, flags, 0o600)
@@ -256,12 +258,14 @@ def create(folder: Path, share: Share) -> None:
         os.posix_fallocate(fd, 0, layout.SIZE)
         os.pwrite(fd, layout.fresh_header(), 0)
         os.fchmod(fd, _LEDGER_MODE)
+        os.setxattr(fd, layout.MARK, share.key.encode())
     finally:
         os.close(fd)
     fd = os.open(folder / LIMITS, flags, 0o600)
     try:
         os.write(fd, limits.render(share))
         os.fchmod(fd, 0o444)
+        os.setxattr(fd, layout.MARK, share.key.encode())
     finally:
         os.close(fd)
 

@@ -25,6 +25,10 @@
 #define APPORTION_LIMITS_NAME "limits"
 #define APPORTION_LEDGER_NAME "ledger"
 
+/* The attribute of both files that holds the share's key. The kernel lets it be set by those only
+ * who have CAP_SYS_ADMIN where the file system was mounted, and read by all. */
+#define APPORTION_MARK "security.apportion"
+
 struct apportion_limits {
     char share[APPORTION_LIMITS_KEY_MAX + 1];
     uint8_t uuid[16];

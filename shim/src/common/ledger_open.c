@@ -59,7 +59,7 @@ int ap_ledger_open(struct ap_ledger *ledger, int fd, const char *path)
 int ap_ledger_reopen(const struct ap_ledger *ledger)
 {
     struct stat about;
-    int fd = ap_open_straight(ledger->path, O_RDWR | O_NONBLOCK);
+    int fd = ap_open(AT_FDCWD, ledger->path, O_RDWR | O_NONBLOCK);
     if (fd < 0)
         return fd;
     int error = check_file(fd, &about);

@@ -1,7 +1,9 @@
-/* Which limits count: owned by root, a regular file, without a fault, and mounted as the plugin
- * mounts them: the share's folder, read-only, is itself the mount, straight below the folder of all
- * shares. So neither what an image holds counts, nor a link to a volume, nor a file mounted by
- * itself. The ledger is taken from that same folder. No environment variable has a say. */
+/* Which limits count: those that the plugin made. It marks limits and ledger with the share's key,
+ * by an attribute that only the node's administrator can set (APPORTION_MARK), on a tmpfs: no
+ * image, no volume and no file that a container can write bears such a mark there. An image can
+ * bring attributes of any kind along, also as a volume, but not on a tmpfs. Whatever way leads to a
+ * marked folder, it is one that the plugin gave to this container. The limits must also lie on a
+ * read-only mount, as the plugin mounts them. No environment variable has a say. */
 #define _GNU_SOURCE
 #include "shares.h"
 
@@ -26,48 +28,26 @@ static bool may_come_back(int error)
     return error == -EMFILE || error == -ENFILE || error == -ENOMEM || error == -EINTR;
 }
 
-/* Open descriptors of one share. */
-struct place {
-    int above;  /* the folder of all shares */
-    int folder; /* the share's */
-};
-
-/* Whether the file lies on the container's root file system, by the device. */
-static int on_root(dev_t device)
+/* 0: the file is one that the plugin made for the share of this key. */
+static int made_by_the_plugin(int fd, const char *key)
 {
-    struct stat about;
-    int folder = ap_open(AT_FDCWD, "/", O_PATH | O_DIRECTORY);
-    if (folder < 0)
-        return folder;
-    int error = ap_fstat(folder, &about);
-    ap_close(folder);
-    return error < 0 ? error : about.st_dev == device;
-}
-
-/* Whether the share's folder is a mount and the file lies in that one. Kernels before 5.8 tell no
- * mount IDs; there it must do that the file is not on the device of the root. */
-static int mounted_as_a_share(const struct place *place, int fd, dev_t device)
-{
-    uint64_t above = ap_mount_id(place->above);
-    uint64_t folder = ap_mount_id(place->folder);
-    uint64_t file = ap_mount_id(fd);
-    if (above != 0 && folder != 0 && file != 0)
-        return file == folder && folder != above;
-    int image = on_root(device);
-    return image < 0 ? image : !image;
-}
-
-static int trusted(const struct place *place, int fd)
-{
+    char mark[APPORTION_LIMITS_KEY_MAX + 1];
     struct stat about;
     int error = ap_fstat(fd, &about);
     if (error < 0)
         return error;
-    if (!S_ISREG(about.st_mode) || about.st_uid != 0)
-        return -EPERM;
+    int memory = S_ISREG(about.st_mode) ? ap_is_on_tmpfs(fd) : 0;
+    if (memory <= 0)
+        return memory < 0 ? memory : -EPERM;
+    long length = ap_attribute(fd, APPORTION_MARK, mark, sizeof mark);
+    if (length < 0)
+        return (int)length;
+    return (size_t)length == strlen(key) && memcmp(mark, key, (size_t)length) == 0 ? 0 : -EPERM;
+}
+
+static int on_read_only_mount(int fd)
+{
     int good = ap_mount_is_read_only(fd);
-    if (good > 0)
-        good = mounted_as_a_share(place, fd, about.st_dev);
     return good < 0 ? good : good ? 0 : -EPERM;
 }
 
@@ -87,13 +67,15 @@ static int read_all(int fd, char *buffer, size_t size)
     return (int)have;
 }
 
-static int read_limits(const struct place *place, const char *key, struct apportion_limits *limits)
+static int read_limits(int folder, const char *key, struct apportion_limits *limits)
 {
     char text[APPORTION_LIMITS_MAX_BYTES + 1];
-    int fd = ap_open(place->folder, APPORTION_LIMITS_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    int fd = ap_open(folder, APPORTION_LIMITS_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return fd;
-    int result = trusted(place, fd);
+    int result = made_by_the_plugin(fd, key);
+    if (result == 0)
+        result = on_read_only_mount(fd);
     if (result == 0)
         result = read_all(fd, text, sizeof text);
     ap_close(fd);
@@ -104,12 +86,14 @@ static int read_limits(const struct place *place, const char *key, struct apport
     return 0;
 }
 
-static int map_ledger(const struct place *place, const char *path, struct ap_ledger *ledger)
+static int map_ledger(int folder, const char *key, const char *path, struct ap_ledger *ledger)
 {
-    int fd = ap_open(place->folder, APPORTION_LEDGER_NAME, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+    int fd = ap_open(folder, APPORTION_LEDGER_NAME, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return fd;
-    int error = ap_ledger_open(ledger, fd, path);
+    int error = made_by_the_plugin(fd, key);
+    if (error == 0)
+        error = ap_ledger_open(ledger, fd, path);
     ap_close(fd);
     return error;
 }
@@ -131,13 +115,13 @@ static int add_share(struct ap_process *process, int fd, const char *folder, con
     int length = snprintf(path, sizeof path, "%s/%s/%s", folder, key, APPORTION_LEDGER_NAME);
     if (length < 0 || (size_t)length >= sizeof path)
         return -ENAMETOOLONG;
-    struct place place = {fd, ap_open(fd, key, O_PATH | O_DIRECTORY | O_NOFOLLOW)};
-    if (place.folder < 0)
-        return place.folder;
-    int error = read_limits(&place, key, &share->limits);
+    int own = ap_open(fd, key, O_PATH | O_DIRECTORY | O_NOFOLLOW);
+    if (own < 0)
+        return own;
+    int error = read_limits(own, key, &share->limits);
     if (error == 0)
-        error = map_ledger(&place, path, &share->ledger);
-    ap_close(place.folder);
+        error = map_ledger(own, key, path, &share->ledger);
+    ap_close(own);
     if (error < 0)
         return error;
     process->share_count++;
@@ -178,7 +162,7 @@ static int scan_open(struct ap_process *process, int fd, const char *folder)
 
 int ap_shares_scan(struct ap_process *process, const char *folder)
 {
-    int fd = ap_open_straight(folder, O_RDONLY | O_DIRECTORY);
+    int fd = ap_open(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY);
     if (fd < 0) {
         ap_log("%s: error %d", folder, -fd);
         return may_come_back(fd) ? fd : 0;

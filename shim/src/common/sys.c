@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <linux/stat.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -28,31 +28,6 @@ long ap_sys(long number, long a, long b, long c, long d, long e, long f)
 int ap_open(int folder, const char *path, int flags)
 {
     return (int)ap_sys(SYS_openat, folder, (long)path, flags | O_CLOEXEC, 0, 0, 0);
-}
-
-/* Step by step, and not by openat2: that is missing before Linux 5.6 and under older runtimes'
- * seccomp profiles, and this is the same everywhere. A link is no folder to O_NOFOLLOW. */
-int ap_open_straight(const char *path, int flags)
-{
-    char name[256];
-    int at = ap_open(AT_FDCWD, "/", O_PATH | O_DIRECTORY);
-    while (at >= 0) {
-        path += strspn(path, "/");
-        size_t length = strcspn(path, "/");
-        bool last = path[length] == '\0';
-        int next = -ENAMETOOLONG;
-        if (length < sizeof name) {
-            memcpy(name, path, length);
-            name[length] = '\0';
-            next = ap_open(at, name, (last ? flags : O_PATH | O_DIRECTORY) | O_NOFOLLOW);
-        }
-        ap_close(at);
-        if (last)
-            return next;
-        at = next;
-        path += length;
-    }
-    return at;
 }
 
 int ap_close(int fd)
@@ -89,18 +64,16 @@ int ap_mount_is_read_only(int fd)
     return (about.f_flags & FLAGS_ARE_VALID) && (about.f_flags & READ_ONLY_MOUNT);
 }
 
-uint64_t ap_mount_id(int fd)
+int ap_is_on_tmpfs(int fd)
 {
-#if defined(STATX_MNT_ID) && defined(SYS_statx)
-    struct statx about;
-    long error = ap_sys(SYS_statx, fd, (long)"", AT_EMPTY_PATH, STATX_MNT_ID, (long)&about, 0);
-    if (error < 0 || !(about.stx_mask & STATX_MNT_ID))
-        return 0;
-    return about.stx_mnt_id;
-#else
-    (void)fd;
-    return 0;
-#endif
+    struct statfs about;
+    long error = ap_sys(SYS_fstatfs, fd, (long)&about, 0, 0, 0, 0);
+    return error < 0 ? (int)error : about.f_type == TMPFS_MAGIC;
+}
+
+long ap_attribute(int fd, const char *name, void *buffer, size_t size)
+{
+    return ap_sys(SYS_fgetxattr, fd, (long)name, (long)buffer, (long)size, 0, 0);
 }
 
 /* The thread sanitizer must see memory come and go: one thread's old table at the address of

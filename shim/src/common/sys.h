@@ -12,8 +12,6 @@
 long ap_sys(long number, long a, long b, long c, long d, long e, long f);
 
 int ap_open(int folder, const char *path, int flags);
-/* Opens an absolute path of which no part may be a symbolic link. */
-int ap_open_straight(const char *path, int flags);
 int ap_close(int fd);
 int ap_fstat(int fd, struct stat *out);
 long ap_read(int fd, void *buffer, size_t size);
@@ -23,8 +21,11 @@ long ap_getdents(int fd, void *buffer, size_t size);
 /* 1: the file lies on a read-only mount, 0: it does not, negative: error. */
 int ap_mount_is_read_only(int fd);
 
-/* Identity of the mount that an open file lies on; 0 when the kernel does not tell. */
-uint64_t ap_mount_id(int fd);
+/* 1: the file lies on a tmpfs, 0: it does not, negative: error. */
+int ap_is_on_tmpfs(int fd);
+
+/* Length of an extended attribute, whose value goes to `buffer`; a negative error number. */
+long ap_attribute(int fd, const char *name, void *buffer, size_t size);
 
 /* NULL on failure. Both kinds are zeroed; a forked child has not got (`shared`: a file's pages). */
 void *ap_map_private(size_t size);

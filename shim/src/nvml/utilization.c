@@ -1,6 +1,6 @@
 /* How busy the share keeps the card: the sum of its processes' samples of the last second, in
- * percent of the card. Where the driver samples no processes, nothing can be said of a share, so the answer
- * is that it is not supported; the card's figure would be the neighbours'. */
+ * percent of the card. Where the driver samples no processes, nothing can be said of a share, so
+ * that is not supported; the card's figure would be the neighbours'. */
 #define _GNU_SOURCE
 #include <time.h>
 

@@ -42,14 +42,15 @@ int main(int argc, char **argv)
            " \"offset\": %u, \"size\": %u, \"sweep\": %u, \"slots\": %u,"
            " \"fields\": [%u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u],"
            " \"slot_fields\": [%u, %u, %u, %u, %u],"
-           " \"first\": \"%s\", \"key\": %d, \"bytes\": %d}\n",
+           " \"first\": \"%s\", \"mark\": \"%s\", \"key\": %d, \"bytes\": %d}\n",
            (unsigned long long)APPORTION_LEDGER_MAGIC, APPORTION_LEDGER_VERSION, sizeof h, sizeof s,
            APPORTION_LEDGER_SLOT_COUNT, APPORTION_LEDGER_SLOTS_OFFSET, APPORTION_LEDGER_SIZE,
            (unsigned)APPORTION_LEDGER_LOCK_SWEEP, (unsigned)APPORTION_LEDGER_LOCK_SLOTS,
            H(magic), H(version), H(header_size), H(slot_size), H(slot_count), H(total), H(denied),
            H(peak), H(dirty), H(clean), H(top), H(reserved),
            S(seq), S(used), S(pid), S(started), S(namespace),
-           APPORTION_LIMITS_FIRST_LINE, APPORTION_LIMITS_KEY_MAX, APPORTION_LIMITS_MAX_BYTES);
+           APPORTION_LIMITS_FIRST_LINE, APPORTION_MARK,
+           APPORTION_LIMITS_KEY_MAX, APPORTION_LIMITS_MAX_BYTES);
     return 0;
 }
 """
@@ -87,6 +88,7 @@ def test_layout_equals_the_header(program: Path) -> None:
     assert said["size"] == layout.SIZE
     assert said["sweep"] == layout.LOCK_SWEEP
     assert said["slots"] == layout.LOCK_SLOTS
+    assert said["mark"] == layout.MARK
     assert said["fields"] == offsets(layout.HEADER.format)
     seq, used, pid, _zero, started, namespace = offsets(layout.SLOT.format.removesuffix("24x"))
     assert said["slot_fields"] == [seq, used, pid, started, namespace]

@@ -106,6 +106,8 @@ def test_limits_are_read_only_and_the_ledger_is_anybodys_and_whole(made: Shares)
     assert names(folder) == ["ledger", "limits"]
     assert (folder / "limits").read_bytes() == limits.render(SHARE)
     assert (folder / "limits").stat().st_mode & 0o777 == 0o444
+    for name in ("ledger", "limits"):
+        assert os.getxattr(folder / name, "security.apportion") == SHARE.key.encode()
     ledger = (folder / "ledger").stat()
     assert ledger.st_mode & 0o777 == 0o666
     assert ledger.st_size == layout.SIZE
@@ -156,7 +158,7 @@ def test_a_damaged_ledger_is_an_error(made: Shares, damage: str) -> None:
         made.prepare(SHARE)
 
 
-@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "fchmod", "write"])
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "fchmod", "write", "setxattr"])
 def test_a_failure_on_the_way_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
