@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,10 +18,11 @@ def _built() -> None:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[nodes.Node]:
-    monkeypatch.setenv("FAKEGPU_DIR", str(tmp_path / "state"))
-    with nodes.node(tmp_path) as made:
-        yield made
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[nodes.Node]:
+    with support.memory_folder() as folder:
+        monkeypatch.setenv("FAKEGPU_DIR", str(folder / "state"))
+        with nodes.node(folder) as made:
+            yield made
 
 
 @pytest.fixture
