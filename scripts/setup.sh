@@ -11,6 +11,7 @@ need gcc gcc
 need make make
 need git git
 need cppcheck cppcheck
+need musl-gcc musl-tools
 need readelf binutils
 need unshare util-linux
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)

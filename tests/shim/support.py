@@ -162,7 +162,8 @@ class Share:
 class Container:
     """What one container is given, on a node of its own unless `state` is shared.
 
-    `folder` lies on a tmpfs, as the plugin's share folders do.
+    `folder` lies on a tmpfs, as the plugin's share folders do. `extra` is what else is done in the
+    container before its program runs, in the shell's words.
     """
 
     folder: Path
@@ -170,6 +171,7 @@ class Container:
     shares: list[Share] = field(default_factory=list)
     fronts: Path = SHIM
     driver: Path = LIBDIR
+    extra: str = ""
 
     def share(
         self,
@@ -213,6 +215,8 @@ class Container:
         cache = PROGRAMS / "ld.so.cache"
         lines += [
             f"mount --bind {shlex.quote(str(cache))} /etc/ld.so.cache",
+            self.extra,
+            "cd /",
             f'exec {watched_by(SANITIZER)}"$@"',
         ]
         return "\n".join(lines) + "\n"

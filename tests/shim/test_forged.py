@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.shim.support import (
     OK,
     OOM,
     SENTINEL,
+    Client,
     Container,
     fresh_ledger,
     limits_text,
@@ -38,22 +39,7 @@ mount --bind /run/volume/ledger {FORGED}/ledger
 """
 
 
-@dataclass
-class Entered(Container):
-    """A container that is entered with further mounts."""
-
-    extra: str = ""
-
-    def script(self) -> str:
-        """Return the script, with the further mounts before its last step."""
-        return super().script().replace('exec "$@"', f'{self.extra}\ncd /\nexec "$@"')
-
-
-def entered(container: Container, extra: str) -> Entered:
-    return Entered(container.folder, container.state, container.shares, extra=extra)
-
-
-def volume(container: Container, trick: str, *, key: str | None = None) -> Entered:
+def volume(container: Container, trick: str, *, key: str | None = None) -> Container:
     """Return the container with a volume at /run/volume that looks like a share of 8 GiB.
 
     `key`: it bears the plugin's mark for the share of this key, as only a copy by the node's
@@ -68,7 +54,7 @@ def volume(container: Container, trick: str, *, key: str | None = None) -> Enter
     if key:
         mark(folder, key)
     bind = f"mkdir /run/volume && mount --bind {folder} /run/volume\n"
-    return entered(container, bind + trick)
+    return replace(container, extra=bind + trick)
 
 
 def total(container: Container) -> int:
@@ -149,13 +135,8 @@ for path in ("/run/volume/limits", "/run/apportion/shares/{share.key}/ledger"):
 def test_a_pod_with_a_user_namespace_has_its_share(container: Container) -> None:
     """Nobody there is the owner of the plugin's files."""
     share = container.share(LIMIT)
-    within = entered(container, "").script().replace('exec "$@"', 'exec unshare --user "$@"')
-
-    class Other(Container):
-        def script(self) -> str:
-            return within
-
-    with Other(container.folder, container.state, container.shares).client().start() as app:
+    command = container.command("unshare", "--user", "/run/bin/client")
+    with Client(command, None).start() as app:
         assert app.info() == (LIMIT, LIMIT)
         assert app.alloc(LIMIT) == OK
         assert app.ask("alloc", 4096) == [OOM, SENTINEL]
@@ -165,7 +146,7 @@ def test_a_pod_with_a_user_namespace_has_its_share(container: Container) -> None
 def test_an_image_whose_run_is_a_link_has_its_shares(container: Container) -> None:
     container.share(LIMIT)
     trick = "mv /run/apportion/shares /run/elsewhere; ln -s /run/elsewhere /run/apportion/shares"
-    assert total(entered(container, trick)) == LIMIT
+    assert total(replace(container, extra=trick)) == LIMIT
 
 
 def test_files_without_a_mark_are_none(container: Container) -> None:

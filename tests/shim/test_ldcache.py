@@ -70,6 +70,19 @@ def test_the_driver_is_found_afterwards(bundle: Bundle) -> None:
     ]
 
 
+def test_the_driver_is_found_before_the_images_own(bundle: Bundle) -> None:
+    """As where an image names its folder for forward compatibility to the dynamic linker."""
+    own = bundle.rootfs / "usr/local/cuda/compat"
+    own.mkdir(parents=True)
+    shutil.copy(SHIM / "libcuda.so.1", own)
+    (bundle.rootfs / "etc/ld.so.conf").write_text(
+        "/usr/local/cuda/compat\ninclude /etc/ld.so.conf.d/*.conf\n"
+    )
+    assert bundle.hook().returncode == 0
+    found = re.findall(r"libcuda\.so\.1 .* => (\S+)", bundle.cached())
+    assert found == [f"{LIBDIR}/libcuda.so.1", "/usr/local/cuda/compat/libcuda.so.1"]
+
+
 def test_twice_is_as_once(bundle: Bundle) -> None:
     assert bundle.hook().returncode == 0
     first = bundle.cached()
