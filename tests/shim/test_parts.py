@@ -7,18 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.shim.support import PROGRAMS, REPO
+from tests.shim.support import PROGRAMS, REPO, make
 
 SHIM_SOURCE = REPO / "shim"
+FUZZ = REPO / "tests" / "shim" / "fuzz"
 
 
 @pytest.mark.parametrize("build", ["parts", "parts-address", "parts-thread"])
-@pytest.mark.parametrize("test", ["table", "limits", "ledger-threads", "ledger-kills"])
+@pytest.mark.parametrize("test", ["table", "ledger-threads", "ledger-kills"])
 def test_part(build: str, test: str) -> None:
     done = subprocess.run(
         [PROGRAMS / build, test, "1"], capture_output=True, text=True, check=False, timeout=100
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("target", ["limits", "ledger"])
+def test_mutations_of_the_corpus_find_nothing(target: str, tmp_path: Path) -> None:
+    """For a few seconds; `make -C shim fuzz` goes on for longer, by libFuzzer where clang is."""
+    build = REPO / "build" / "shim-fuzz"
+    make(FUZZ, f"BUILD={build}")
+    corpus = sorted(map(str, (FUZZ / "corpus" / target).iterdir()))
+    done = subprocess.run(
+        [build / f"fuzz-{target}", "5", "1", tmp_path / "last", *corpus],
+        capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > len(corpus)
 
 
 def test_static_checks_find_nothing() -> None:

@@ -28,7 +28,6 @@ int main(int argc, char **argv)
         void (*run)(unsigned seed);
     } tests[] = {
         {"table", test_table},
-        {"limits", test_limits},
         {"ledger-threads", test_ledger_threads},
         {"ledger-kills", test_ledger_kills},
     };

@@ -14,7 +14,6 @@
     } while (0)
 
 void test_table(unsigned seed);
-void test_limits(unsigned seed);
 void test_ledger_threads(unsigned seed);
 void test_ledger_kills(unsigned seed);
 

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "../../../shim/src/common/table.h"
-#include "apportion/limits.h"
 #include "parts.h"
 
 #define KEYS 3000
@@ -75,28 +74,4 @@ void test_table(unsigned seed)
     for (unsigned i = 0; i < AP_TABLE_PARTS; i++)
         CHECK(table.parts[i].count == 0 && counts.parts[i].count == 0);
     contexts();
-}
-
-/* Mutations of a good file: none may do more than be refused or give figures within bounds. */
-void test_limits(unsigned seed)
-{
-    static const char good[] = "apportion-limits 1\nshare a-1\n"
-                               "uuid GPU-01234567-89ab-cdef-0123-456789ABCDEF\n"
-                               "memory 4294967296\ncores 30\ncores-policy burst\n";
-    struct apportion_limits limits;
-    CHECK(apportion_limits_parse(good, sizeof good - 1, &limits) == 0);
-    CHECK(limits.memory == 4294967296 && limits.cores == 30 && limits.burst == 1);
-    CHECK(strcmp(limits.share, "a-1") == 0 && limits.uuid[0] == 1 && limits.uuid[15] == 0xef);
-    for (unsigned round = 0; round < 200000; round++) {
-        size_t size = sizeof good - 1;
-        char *text = malloc(size); /* exactly as long, so that a sanitizer sees any step beyond */
-        CHECK(text);
-        memcpy(text, good, size);
-        for (unsigned i = (unsigned)rand_r(&seed) % 4 + 1; i > 0; i--)
-            text[(size_t)rand_r(&seed) % size] = (char)rand_r(&seed);
-        size -= (size_t)rand_r(&seed) % 8 == 0 ? (size_t)rand_r(&seed) % size : 0;
-        if (apportion_limits_parse(text, size, &limits) == 0)
-            CHECK(limits.cores <= 100 && limits.memory <= INT64_MAX && limits.share[0]);
-        free(text);
-    }
 }
