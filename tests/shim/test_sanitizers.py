@@ -28,7 +28,7 @@ def test_nothing_is_found(module: str, sanitizer: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", f"tests/shim/{module}.py", "-q", "--no-header",
          "-p", "no:cacheprovider", "--timeout=600", f"--basetemp={tmp_path / 'inner'}"],
-        cwd=REPO, env=os.environ | {"SHIM_SANITIZER": sanitizer},
+        cwd=REPO, env=os.environ | {"SHIM_SANITIZER": sanitizer, "APPORTION_KILLS": "200"},
         capture_output=True, text=True, check=False, timeout=890,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
