@@ -11,41 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.support import DAEMONSET, SYSTEM, end, start
 from tests.harness import Cluster
 from tests.lab import testbed
 from tests.lab.walk import Walk
 
-SYSTEM = "apportion-system"
-DAEMONSET = "daemonset/apportion-plugin"
 MISSING_LOOKS = 20  # of ten a second at most
 REFUSED = "CUDA_ERROR_OUT_OF_MEMORY"
-
-SHARE = """
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaim
-metadata: {{name: {name}}}
-spec:
-  devices:
-    requests:
-    - name: gpu
-      exactly:
-        deviceClassName: gpu-share.apportion.gpu
-        capacity: {{requests: {{cores: "10", memory: 1Gi}}}}
----
-apiVersion: v1
-kind: Pod
-metadata: {{name: {name}}}
-spec:
-  terminationGracePeriodSeconds: 1  # with 0 the pod's object goes before kubelet is done
-  containers:
-  - name: main
-    image: python:3.11-slim-bookworm
-    imagePullPolicy: IfNotPresent
-    command: [sleep, infinity]
-    resources: {{claims: [{{name: gpu}}]}}
-  resourceClaims:
-  - {{name: gpu, resourceClaimName: {name}}}
-"""
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -64,17 +36,6 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         walk.kubectl("rollout", "status", "-n", SYSTEM, DAEMONSET, "--timeout=60s")
         start(walk, "running")
         yield walk
-
-
-def start(walk: Walk, name: str) -> None:
-    """Run a pod with a share of 1Gi and wait until it is ready."""
-    walk.cluster.apply(SHARE.format(name=name))
-    walk.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=100s")
-    walk.kubectl("cp", str(testbed.BUILD / "fakes/bin/cudamem"), f"{name}:/tmp/cudamem")
-
-
-def end(walk: Walk, name: str) -> None:
-    walk.kubectl("delete", f"pod/{name}", f"resourceclaim/{name}", "--timeout=60s")
 
 
 def enforced(walk: Walk, name: str) -> bool:

@@ -117,9 +117,13 @@ class Access:
 
     def kubectl_argv(self, *args: str) -> list[str]:
         """What to run on the host to reach kubectl inside the cluster's network."""
-        pid = self.pid(spec.CONTROL_PLANE)
         config = f"--kubeconfig={self.kubeconfig}"
-        return ["nsenter", f"--net=/proc/{pid}/ns/net", self.spec.kubectl, config, *args]
+        return self.network_argv(self.spec.kubectl, config, *args)
+
+    def network_argv(self, *argv: str) -> list[str]:
+        """What to run on the host for a program of the host inside the cluster's network."""
+        pid = self.pid(spec.CONTROL_PLANE)
+        return ["nsenter", f"--net=/proc/{pid}/ns/net", *argv]
 
     def node_argv(self, node: str | None, argv: Sequence[str]) -> list[str]:
         pid = self.pid(self.node(node))

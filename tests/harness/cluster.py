@@ -201,6 +201,18 @@ class Cluster:
         argv = self.access.kubectl_argv(*args)
         return run(argv, input=input, check=check, timeout=timeout)
 
+    def in_network(
+        self,
+        argv: Sequence[str],
+        *,
+        check: bool = True,
+        timeout: float = DEFAULT_TIMEOUT,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of the host where `kubeconfig` works: in the control plane's network."""
+        full = self.access.network_argv(*argv)
+        return run(full, check=check, timeout=timeout, env=env)
+
     def kubectl_json(self, *args: str, timeout: float = DEFAULT_TIMEOUT) -> dict[str, Any]:
         """Run kubectl with `-o json` and give the object."""
         found: dict[str, Any] = json.loads(

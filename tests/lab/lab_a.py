@@ -255,6 +255,17 @@ def status(walk: Walk) -> None:
     device = results(_template_claim(walk))[0]["device"]
     walk.check("only pod-tpl-1 holds memory", used.pop(("pod-tpl-1", device)), 4 << 30)
     walk.check("the others hold", sorted(set(used.values())), [0])
+    walk.say("The same for all nodes, from an administrator's desk")
+    walk.until(
+        "told in the claims' status",
+        lambda: sorted(
+            share["memoryUsedBytes"] or 0
+            for card in walk.status(DRIVER)["cards"]
+            for share in card["shares"]
+        ),
+        [0, 0, 0, 4 << 30],
+    )
+    walk.apportion("status", "--cluster", "--driver-name", DRIVER)
 
 
 def clean_up(walk: Walk) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,6 +49,21 @@ class Walk:
             lambda: self.cluster.kubectl(*args, check=False, timeout=timeout),
             ok=ok,
         )
+
+    def apportion(self, *args: str, ok: bool = True) -> str:
+        """Type a command of `apportion` as an administrator at a desk; return what it prints."""
+        return self._type(["apportion", *args], lambda: self._at_desk(args), ok=ok)
+
+    def status(self, driver: str) -> dict[str, Any]:
+        """Return the status of the cluster, without showing it."""
+        argv = ("status", "--cluster", "--driver-name", driver, "-o", "json")
+        found: dict[str, Any] = json.loads(self._at_desk(argv).stdout)
+        return found
+
+    def _at_desk(self, args: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-m", "apportion", *args]
+        kubeconfig = {"KUBECONFIG": str(self.cluster.kubeconfig)}
+        return self.cluster.in_network(program, env=os.environ | kubeconfig, check=False)
 
     def on_node(self, *argv: str, ok: bool = True) -> str:
         """Type a command as root on the node."""

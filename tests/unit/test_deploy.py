@@ -341,6 +341,7 @@ def test_the_lab_differs_by_names_and_settings_only() -> None:
         "APPORTION_DRIVER_NAME": LAB_DRIVER,
         "APPORTION_DRIVER_ROOT": "/run/nvidia/driver",
         "APPORTION_MEMORY_CAPACITY": "total",
+        "APPORTION_STATUS_INTERVAL_S": "5",
     }
     assert "apportion-plugin" not in (LAB / "rbac.yaml").read_text(encoding="utf-8")
 

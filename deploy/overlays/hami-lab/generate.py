@@ -20,12 +20,14 @@ NAMES = {
     "apportion.gpu": DRIVER,
 }
 
-# What the lab's slices look like: devices by index, nominal memory, cores from 0.
+# What the lab's slices look like: devices by index, nominal memory, cores from 0. And who types
+# its commands does not wait long to see the use of a share in its claim.
 SETTINGS = {
     "APPORTION_DEVICE_NAMING": "index",
     "APPORTION_DEVICE_PREFIX": "hami-gpu-",
     "APPORTION_MEMORY_CAPACITY": "total",
     "APPORTION_CORES_MIN": "0",
+    "APPORTION_STATUS_INTERVAL_S": "5",
 }
 
 _DRIVER_NAME = f"        - name: APPORTION_DRIVER_NAME\n          value: {DRIVER}\n"

@@ -42,6 +42,16 @@ def _plain(value: int | None) -> str:
     return _NONE if value is None else str(value)
 
 
+def _ago(seconds: int | None) -> str:
+    """Return an age as kubectl writes it: in the largest unit of which it is two or more."""
+    if seconds is None:
+        return _NONE
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"
+
+
 _CARDS: tuple[_Column[CardView], ...] = (
     _Column("NODE", lambda card: card.node, source="cluster"),
     _Column("DEVICE", lambda card: card.device),
@@ -60,15 +70,11 @@ _SHARES: tuple[_Column[ShareView], ...] = (
     _Column("POD", lambda share: ",".join(share.pods) or _NONE),
     _Column("REQUEST", lambda share: share.request, wide=True),
     _Column("SHARE ID", lambda share: share.share_id or _NONE, wide=True),
-    _Column(
-        "MEMORY USED",
-        lambda share: _mib_of(share.used, share.memory),
-        source="node",
-    ),
-    _Column("MEMORY", lambda share: _mib(share.memory), source="cluster"),
-    _Column("PEAK", lambda s: _mib(s.peak), source="node", wide=True),
-    _Column("REFUSED", lambda s: _plain(s.refused), source="node", wide=True),
-    _Column("PROCESSES", lambda s: _plain(s.processes), source="node", wide=True),
+    _Column("MEMORY USED", lambda share: _mib_of(share.used, share.memory)),
+    _Column("SEEN", lambda share: _ago(share.age), source="cluster"),
+    _Column("PEAK", lambda share: _mib(share.peak), wide=True),
+    _Column("REFUSED", lambda share: _plain(share.refused), wide=True),
+    _Column("PROCESSES", lambda share: _plain(share.processes), wide=True),
     _Column("CORES", lambda share: _plain(share.cores)),
     _Column("STATE", lambda share: share.state),
 )
@@ -78,7 +84,7 @@ def table(view: View, *, wide: bool = False) -> str:
     """Return two tables, cards and shares, each line ended by a newline.
 
     Args:
-        view: what to show; nodes are a column where it is the cluster's, use where it is a node's.
+        view: what to show; nodes are a column where it is the cluster's, and when use was seen.
         wide: more columns.
     """
     if not view.cards:
@@ -149,4 +155,6 @@ def _share(share: ShareView) -> dict[str, Any]:
         "refused": share.refused,
         "processes": share.processes,
         "coresLimit": share.cores,
+        "useObservedAt": share.observed or None,
+        "useAgeSeconds": share.age,
     }

@@ -1,13 +1,14 @@
 """`apportion status`: cards and shares, who holds what, limit and use.
 
 On a node it reads the plugin's own files and NVML, so it works while API server or plugin are
-down. With --cluster it asks the API server, which knows all nodes and no use.
+down. With --cluster it asks the API server, which knows all nodes and the use as they last told it.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime as dt
 import os
 import platform
 import sys
@@ -115,7 +116,7 @@ def of_cluster(settings: Config, environ: Mapping[str, str] | None = None) -> vi
     api = kube.connect(_kubeconfig(settings, environ or os.environ), settings.api_timeout_s)
     driver = settings.driver_name
     try:
-        found = view.of_cluster(driver, api.list_slices(driver).items, api.list_claims())
+        found = view.of_cluster(driver, api.list_slices(driver).items, api.list_claims(), _age)
     except KubeForbiddenError as error:
         raise KubeForbiddenError(
             f"{error}; --cluster lists resourceslices and all resourceclaims: call it with an "
@@ -128,6 +129,15 @@ def of_cluster(settings: Config, environ: Mapping[str, str] | None = None) -> vi
         f"no slice of driver {driver}: is the DaemonSet running? Another driver: --driver-name"
     )
     return dataclasses.replace(found, problems=(problem, *found.problems))
+
+
+def _age(text: str) -> int | None:
+    """Return the seconds since a time in RFC 3339, by this machine's clock; None: it is none."""
+    try:
+        seen = dt.datetime.fromisoformat(text)
+        return max(0, int((dt.datetime.now(dt.UTC) - seen).total_seconds()))
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _kubeconfig(settings: Config, environ: Mapping[str, str]) -> str:

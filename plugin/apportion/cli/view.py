@@ -5,11 +5,11 @@ Amounts are bytes and percent of a card's cores; None means "not known from here
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from apportion import names, quantity
+from apportion import claimstatus, names, quantity
 from apportion.ledger.schema import Record, State
 from apportion.model import Allowance, Device, Share, ShareKey, Usage
 
@@ -38,7 +38,9 @@ class ShareView:
         state: one of the words above.
         memory: limit in bytes.
         cores: limit in percent.
-        usage: what the ledger says, where it can be read.
+        usage: what the ledger says, where it can be read; in the cluster as the node told it.
+        observed: when the node saw that, in RFC 3339, empty where it was seen now.
+        age: seconds since then.
     """
 
     node: str
@@ -54,6 +56,8 @@ class ShareView:
     memory: int | None
     cores: int | None
     usage: Usage | None = None
+    observed: str = ""
+    age: int | None = None
 
     @property
     def counts(self) -> bool:
@@ -205,14 +209,18 @@ def of_node(
 
 
 def of_cluster(
-    driver: str, slices: Iterable[Mapping[str, Any]], claims: Iterable[Mapping[str, Any]]
+    driver: str,
+    slices: Iterable[Mapping[str, Any]],
+    claims: Iterable[Mapping[str, Any]],
+    age: Callable[[str], int | None] = lambda _time: None,
 ) -> View:
-    """Return what the API server knows: who was given what. Use is known on the nodes only.
+    """Return what the API server knows: who was given what, and what nodes told of its use.
 
     Args:
         driver: name of the DRA driver.
         slices: its ResourceSlices.
         claims: ResourceClaims, of other drivers too.
+        age: seconds since a time in RFC 3339, None for what is no time.
     """
     cards = [_published(item, device) for item in _newest(slices) for device in _devices(item)]
     shares: list[ShareView] = []
@@ -221,8 +229,13 @@ def of_cluster(
         for result in _results(claim):
             if result.get("driver") == driver:
                 share, problem = _allocated(claim, result)
+                told = _told(claim, result)
+                if told is not None:
+                    share = replace(
+                        share, usage=told.usage, observed=told.observed, age=age(told.observed)
+                    )
                 shares.append(share)
-                problems += problem
+                problems += [*problem, *_conditions(share, told)]
     have = {(card.node, card.device) for card in cards}
     problems += [
         f"{share.namespace}/{share.claim} holds {share.device} of node {share.node}, which is not "
@@ -231,6 +244,22 @@ def of_cluster(
         if (share.node, share.device) not in have
     ]
     return View(driver, "cluster", _joined(cards, shares), tuple(sorted(set(problems))))
+
+
+def _told(claim: Mapping[str, Any], result: Mapping[str, Any]) -> claimstatus.ShareStatus | None:
+    """Return what the result's node told of it."""
+    found = claimstatus.own(claim, driver=result["driver"], pool=result["pool"])
+    return claimstatus.read(found.get((result["device"], result.get("shareID")), {}))
+
+
+def _conditions(share: ShareView, told: claimstatus.ShareStatus | None) -> list[str]:
+    """Return what of a share is not as it should be."""
+    return [
+        f"{share.namespace}/{share.claim} on {share.device} of node {share.node}: not "
+        f"{condition.type} ({condition.reason}): {condition.message}"
+        for condition in (told.conditions if told else ())
+        if condition.status == "False"
+    ]
 
 
 def _joined(cards: Iterable[CardView], shares: Iterable[ShareView]) -> tuple[CardView, ...]:

@@ -43,8 +43,9 @@ _LOG = logging.getLogger(__name__)
 
 FEATURE_GATE = "DRAResourceClaimDeviceStatus"
 
-# Looks at the use of the known shares between two looks at the records, which notes make rare.
-_LOOKS = 10
+# Looks at the use of the known shares in an interval, and between two looks at the records, which
+# notes make rare.
+_LOOKS, _LOOKS_A_READ = 3, 30
 # Calls of the API server: at once, and seconds for one more.
 _BURST, _REFILL_S = 10, 0.2
 # How long to leave alone what the API server refuses or drops.
@@ -201,8 +202,8 @@ class Reporter:
 
     def _look(self, now: float) -> None:
         """Look at the use of all shares, and now and then at the records."""
-        self._look_at = now + self._interval
-        if self._looks % _LOOKS == 0:
+        self._look_at = now + self._interval / _LOOKS
+        if self._looks % _LOOKS_A_READ == 0:
             self._read()
         self._looks += 1
         for claim in self._claims.values():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from apportion.cli import render, view
 from apportion.model import Usage
 
@@ -31,7 +32,7 @@ def _share(claim: str, usage: Usage | None, **changes: object) -> view.ShareView
 def _view(source: str = "node") -> view.View:
     busy = Usage(total=900 * MIB, held=512 * MIB, processes=1, peak=1024 * MIB, denied=2)
     shares = (
-        _share("a", busy),
+        _share("a", busy, observed="2026-01-01T00:00:00Z", age=45),
         _share("long-claim-name", None, pods=("p", "q"), state=view.NO_LIMITS, share_id=None),
     )
     cards = (
@@ -72,9 +73,9 @@ NODE    DEVICE      PRODUCT   UUID                                      MEMORY G
 node-a  hami-gpu-0  Tesla T4  GPU-6d1c2f5e-8a3b-4c7d-9e0f-000000000000  8192 / 15360MiB  60 / 100
 node-a  hami-gpu-1  -         -                                         0 / -            0 / -
 
-NODE    DEVICE      CLAIM                     POD    MEMORY   CORES  STATE
-node-a  hami-gpu-0  test-dra/a                pod-a  4096MiB  30     prepared
-node-a  hami-gpu-0  test-dra/long-claim-name  p,q    4096MiB  30     no limits
+NODE    DEVICE      CLAIM                     POD    MEMORY USED    SEEN     CORES  STATE
+node-a  hami-gpu-0  test-dra/a                pod-a  512 / 4096MiB  45s ago  30     prepared
+node-a  hami-gpu-0  test-dra/long-claim-name  p,q    - / 4096MiB    -        30     no limits
 """
 
 
@@ -88,8 +89,18 @@ def test_the_wide_table_has_more_columns() -> None:
     assert shares == WIDE
 
 
-def test_the_table_of_the_cluster_has_nodes_and_no_use() -> None:
+def test_the_table_of_the_cluster_has_nodes_and_use_as_it_was_told() -> None:
     assert render.table(_view("cluster")) == CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("age", "text"),
+    [(0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172800, "2d")],
+)
+def test_an_age_is_in_the_largest_unit_of_which_it_is_some(age: int, text: str) -> None:
+    card = view.CardView("n", "d", shares=(_share("a", None, age=age),))
+    shown = render.table(view.View("apportion.gpu", "cluster", (card,)))
+    assert f"  {text} ago  " in shown
 
 
 def test_cards_without_shares() -> None:
@@ -145,7 +156,12 @@ def test_json_is_complete_and_stable() -> None:
         "refused": 2,
         "processes": 1,
         "coresLimit": 30,
+        "useObservedAt": "2026-01-01T00:00:00Z",
+        "useAgeSeconds": 45,
     }
     unknown = {key for key, value in card["shares"][1].items() if value is None}
-    assert unknown == {"shareID", "memoryUsedBytes", "memoryPeakBytes", "refused", "processes"}
+    assert unknown == {
+        "shareID", "memoryUsedBytes", "memoryPeakBytes", "refused", "processes", "useObservedAt",
+        "useAgeSeconds",
+    }  # fmt: skip
     assert text == render.as_json(_view())

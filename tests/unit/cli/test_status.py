@@ -219,3 +219,10 @@ def test_cards_come_from_nvml_and_a_complete_answer_is_success(
     assert card.startswith("gpu-0   Tesla T4  GPU-6d1c2f5e-")
     assert card.endswith("  452 / 14917MiB  4096 / 14917MiB  30 / 100")
     assert shown.err == "! GPU GPU-x is not shared: MIG is on\n"
+
+
+def test_an_age_is_never_negative_and_what_is_no_time_has_none() -> None:
+    assert status._age("2999-01-01T00:00:00Z") == 0
+    assert (status._age("2020-01-01T00:00:00Z") or 0) > 86400
+    for odd in ("", "yesterday", "2020-01-01", "2020-01-01T00:00:00"):
+        assert status._age(odd) is None

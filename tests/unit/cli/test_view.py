@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from apportion import slices
+import pytest
+from apportion import claimstatus, slices
 from apportion.cli import view
 from apportion.ledger.schema import Record, State
 from apportion.model import (
@@ -174,6 +175,52 @@ def test_the_cluster_shows_what_was_allocated() -> None:
     assert (share.memory, share.cores, share.pods) == (4 * samples.GIB, 30, ("pod-0",))
     assert (share.state, share.share_id) == (view.RESERVED, samples.SHARE_ID)
     assert shown.problems == ()
+
+
+def _told(claim: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Return the claim with an entry for its first result, as the plugin makes it."""
+    result = claim["status"]["allocation"]["devices"]["results"][0]
+    share = replace(
+        _record("a").shares[0], pool=result["pool"], device=DeviceName(result["device"]),
+        share_id=result["shareID"],
+    )  # fmt: skip
+    status = claimstatus.ShareStatus(
+        samples.NODE, share.key, share.uuid, share.capacity, USAGE, "2026-01-01T00:00:00Z"
+    )
+    entry = claimstatus.entry(samples.DRIVER, share, replace(status, **changes))
+    return claim | {"status": claim["status"] | {"devices": [entry]}}
+
+
+def test_the_cluster_shows_the_use_that_a_node_told() -> None:
+    ages = {"2026-01-01T00:00:00Z": 7}
+    shown = view.of_cluster(samples.DRIVER, _slices(), [_told(samples.claim())], ages.get)
+    (share,) = shown.shares
+    assert (share.used, share.peak, share.refused, share.processes) == (USAGE.held, 900, 3, 2)
+    assert (share.observed, share.age) == ("2026-01-01T00:00:00Z", 7)
+    assert shown.problems == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"driver": "gpu.example.com"}, {"pool": "node-z"}, {"shareID": "another"}, {"data": {}}],
+)
+def test_what_is_told_of_something_else_is_no_use_of_a_share(change: dict[str, Any]) -> None:
+    claim = _told(samples.claim())
+    claim["status"]["devices"][0] |= change
+    (share,) = view.of_cluster(samples.DRIVER, _slices(), [claim]).shares
+    assert (share.used, share.observed, share.age) == (None, "", None)
+
+
+def test_a_condition_that_is_not_met_is_a_problem() -> None:
+    conditions = (
+        claimstatus.Condition("Ready", "True", "Prepared", "in force"),
+        claimstatus.Condition("Healthy", "False", "Xid79", "the GPU has fallen off the bus"),
+    )
+    shown = view.of_cluster(
+        samples.DRIVER, _slices(), [_told(samples.claim(), conditions=conditions)]
+    )
+    (problem,) = shown.problems
+    assert problem.endswith("not Healthy (Xid79): the GPU has fallen off the bus")
 
 
 def test_a_claim_that_no_pod_uses_is_allocated_only() -> None:

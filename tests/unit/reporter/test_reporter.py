@@ -168,7 +168,7 @@ def test_missing_limits_are_a_share_that_is_not_ready(scene: Scene) -> None:
     scene.prepare()
     scene.rest()
     (scene.world.share("c") / "limits").unlink()
-    for _ in range(10):
+    for _ in range(40):
         scene.rest(30)
     (condition,) = scene.api.devices("c")[0]["conditions"]
     assert (condition["status"], condition["reason"]) == ("False", "LimitsMissing")
@@ -284,7 +284,7 @@ def test_a_record_that_is_being_prepared_or_damaged_is_left_in_peace(scene: Scen
     scene.rest()
     scene.world.record_path("c").write_bytes(b"{")
     scene.started()
-    for _ in range(20):
+    for _ in range(40):
         scene.rest(30)
     assert scene.api.used("c") == [0]
     assert scene.marks.uids() == {ref("c").uid}

@@ -1,0 +1,48 @@
+"""Pods with shares, on a cluster with deploy/base."""
+
+from __future__ import annotations
+
+from tests.lab import testbed
+from tests.lab.walk import Walk
+
+SYSTEM = "apportion-system"
+DAEMONSET = "daemonset/apportion-plugin"
+
+SHARE = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {{name: {name}}}
+spec:
+  devices:
+    requests:
+    - name: gpu
+      exactly:
+        deviceClassName: gpu-share.apportion.gpu
+        capacity: {{requests: {{cores: "10", memory: 1Gi}}}}{config}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  terminationGracePeriodSeconds: 1  # with 0 the pod's object goes before kubelet is done
+  containers:
+  - name: main
+    image: python:3.11-slim-bookworm
+    imagePullPolicy: IfNotPresent
+    command: [sleep, infinity]
+    resources: {{claims: [{{name: gpu}}]}}
+  resourceClaims:
+  - {{name: gpu, resourceClaimName: {name}}}
+"""
+
+
+def start(walk: Walk, name: str) -> None:
+    """Run a pod with a share of 1Gi and wait until it is ready."""
+    walk.cluster.apply(SHARE.format(name=name, config=""))
+    walk.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=100s")
+    walk.kubectl("cp", str(testbed.BUILD / "fakes/bin/cudamem"), f"{name}:/tmp/cudamem")
+
+
+def end(walk: Walk, name: str) -> None:
+    """Delete a pod and its claim."""
+    walk.kubectl("delete", f"pod/{name}", f"resourceclaim/{name}", "--timeout=60s")
