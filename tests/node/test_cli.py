@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.node.support.apiserver import NOBODY, ApiServer
-from tests.node.support.claims import allocated, share
+from tests.node.support.claims import allocated, share, told
 from tests.node.support.kubelet import FakeKubelet, until
 from tests.node.support.plugin import Host, PluginProcess
 
@@ -99,12 +99,18 @@ def test_status_works_while_the_plugin_is_down(
 def test_status_of_the_cluster_agrees(beside: Node, api_server: ApiServer, node: str) -> None:
     claim = allocated(api_server, "cluster-claim", share(node, _FIRST))
     beside.kubelet.prepare(claim)
+    until(lambda: bool(told(api_server, "cluster-claim")))
     cards = [c for c in beside.ask_json("status", "--cluster")["cards"] if c["node"] == node]
     shares = [held for card in cards for held in card["shares"]]
     own = [held for card in beside.ask_json("status")["cards"] for held in card["shares"]]
-    for field in ("claim", "claimUID", "shareID", "pods", "memoryLimitBytes", "coresLimit"):
+    same = ("claim", "claimUID", "shareID", "pods", "memoryLimitBytes", "coresLimit")
+    use = ("memoryUsedBytes", "memoryPeakBytes", "refused", "processes")
+    for field in (*same, *use):
         assert [held[field] for held in shares] == [held[field] for held in own]
     assert [held["state"] for held in shares] == ["allocated,reserved"]
+    (held,) = shares
+    assert held["useAgeSeconds"] is not None
+    assert f"0 / {4 * _GIB >> 20}MiB" in beside.ask("status", "--cluster").stdout
 
 
 def test_status_of_the_cluster_without_the_right(beside: Node, api_server: ApiServer) -> None:
