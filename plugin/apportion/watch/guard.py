@@ -179,15 +179,13 @@ class Guard:
             card.leaving.add((seen.pid, seen.start))
             card.unknown += memory
             return
-        if self._processes.is_own(seen):
-            return
         keys = seen.shares
         if not keys and seen.pod is not None:
             keys = self._reserved(seen.pod).intersection(card.limits)
         if keys:
             card.seen[pid] = seen
             card.holders.append(Holder(pid, seen.start, seen.own, keys, memory))
-        else:
+        elif not self._processes.is_own(seen):
             card.strangers.append((seen, memory))
 
     def _judge(self, card: _Card) -> None:

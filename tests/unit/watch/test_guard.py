@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import pytest
 from apportion.errors import NvmlDeviceError, StateError
-from apportion.model import (
-    ShareKey,
-)
+from apportion.model import ShareKey
 
 from tests.unit.watch.node import GPU, MIB, OTHER_GPU, A, B, Node
 
