@@ -118,10 +118,19 @@ def test_pools_hold_chunks_until_synchronised(t4s: Machine) -> None:
     base = t4s.driver.used(0)
     result, address = process.call("cuMemAllocAsync", Out(), 4, 0)
     assert (result, t4s.driver.used(0) - base) == (0, 32 * MIB)
-    assert process.call("cuMemAllocAsync", Out(SENTINEL), 15 * GIB, 0) == (OUT_OF_MEMORY, SENTINEL)
     assert process.call("cuMemFreeAsync", address, 0) == (0,)
     assert t4s.driver.used(0) - base == 32 * MIB
     assert process.call("cuCtxSynchronize") == (0,)
+    assert t4s.driver.used(0) == base
+
+
+def test_a_pool_that_gets_too_little_keeps_what_it_got(t4s: Machine) -> None:
+    process = t4s.cuda().ready()
+    base = t4s.driver.used(0)
+    assert process.call("cuMemAllocAsync", Out(SENTINEL), 15 * GIB, 0) == (OUT_OF_MEMORY, 0)
+    assert t4s.driver.used(0) - base > 14 * GIB
+    _, pool = process.call("cuDeviceGetDefaultMemPool", Out(), 0)
+    assert process.call("cuMemPoolTrimTo", pool, 0) == (0,)
     assert t4s.driver.used(0) == base
 
 

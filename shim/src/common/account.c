@@ -107,18 +107,26 @@ static void sweep(struct ap_gpu *gpu)
         ap_ledger_sweep(&gpu->shares[i]->ledger);
 }
 
+static bool reserve_after_sweep(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
+{
+    sweep(gpu);
+    int tries = gpu->share_count > 1 ? TRIES : 1;
+    while (tries-- > 0)
+        if (reserve_once(process, gpu, bytes))
+            return true;
+    return false;
+}
+
 bool ap_gpu_reserve(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
 {
     if (reserve_once(process, gpu, bytes))
         return true;
-    if (bytes <= ap_gpu_limit(gpu)) {
-        sweep(gpu);
-        int tries = gpu->share_count > 1 ? TRIES : 1;
-        while (tries-- > 0)
-            if (reserve_once(process, gpu, bytes))
-                return true;
-    }
-    return false;
+    if (bytes > ap_gpu_limit(gpu))
+        return false;
+    if (reserve_after_sweep(process, gpu, bytes))
+        return true;
+    bool (*reclaim)(struct ap_process *, struct ap_gpu *) = atomic_load(&process->reclaim);
+    return reclaim && reclaim(process, gpu) && reserve_once(process, gpu, bytes);
 }
 
 /* Within the limits if it fits, else all of it on the first share that has a slot. */

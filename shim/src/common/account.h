@@ -10,7 +10,8 @@
 /* Bytes that the shares of this GPU allow in all. */
 uint64_t ap_gpu_limit(const struct ap_gpu *gpu);
 
-/* Charges `bytes` or refuses. A refusal comes only after the dead were looked for. */
+/* Charges `bytes` or refuses. A refusal comes only after the dead were looked for, and after this
+ * process's own reserves (idle memory pools) were given back. */
 bool ap_gpu_reserve(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes);
 
 /* Charges `bytes` that the driver has taken already, over the limit if need be, so that everything

@@ -4,6 +4,7 @@
 #define AP_LOCK_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct ap_lock {
@@ -19,6 +20,13 @@ static inline void ap_lock(struct ap_lock *lock)
     if (!atomic_compare_exchange_strong_explicit(&lock->word, &expected, 1, memory_order_acquire,
                                                  memory_order_relaxed))
         ap_lock_wait(lock);
+}
+
+static inline bool ap_try_lock(struct ap_lock *lock)
+{
+    uint32_t expected = 0;
+    return atomic_compare_exchange_strong_explicit(&lock->word, &expected, 1, memory_order_acquire,
+                                                   memory_order_relaxed);
 }
 
 static inline void ap_unlock(struct ap_lock *lock)

@@ -4,6 +4,8 @@
 #ifndef AP_PROCESS_H
 #define AP_PROCESS_H
 
+#include <stdatomic.h>
+
 #include "apportion/limits.h"
 #include "ledger.h"
 #include "lock.h"
@@ -11,6 +13,8 @@
 
 #define AP_SHARE_MAX 64u        /* shares in one container */
 #define AP_GPU_MAX 64u          /* GPUs in one container */
+#define AP_POOL_MAX 1024u       /* memory pools that exist at once */
+#define AP_DEFERRED_MAX 64u     /* allocations freed in stream order that are remembered */
 #define AP_ORDINAL_MAX 64u      /* CUDA ordinals whose GPU is remembered */
 
 struct ap_share {
@@ -36,6 +40,30 @@ struct ap_primary {
     uint64_t context; /* as the driver gave it; 0: not yet */
 };
 
+/* A memory pool of the driver's; see src/cuda/pool.h. */
+struct ap_pool {
+    _Atomic uint64_t handle;    /* 0: no pool */
+    struct ap_lock lock;        /* for all below, with the driver's calls that change the pool */
+    uint16_t kind;
+    bool ended;                 /* destroyed by the application while memory of it was in use */
+    struct ap_gpu *gpu;         /* NULL: its device has no valid share here */
+    _Atomic uint64_t charged;   /* bytes: what the driver had reserved when it was last asked */
+    uint64_t in_use;            /* bytes, at most, of that */
+};
+
+/* Linear memory that was freed in stream order; see src/cuda/deferred.h. */
+struct ap_deferred {
+    struct ap_record record;
+    uint64_t stream;
+};
+
+/* What the graphs of a device have taken; see src/cuda/graph.h. */
+struct ap_graph_memory {
+    struct ap_lock lock;        /* for all below, with the driver's calls that change it */
+    _Atomic uint64_t charged;   /* bytes: as for a pool */
+    uint64_t backed;            /* the executable graph that needs no more than it has; 0: none */
+};
+
 struct ap_process {
     struct ap_lock lock;        /* for what follows, up to the tables */
     uint32_t share_count;
@@ -49,6 +77,21 @@ struct ap_process {
     struct ap_lock vmm_lock;    /* for the two tables below, with the driver's call */
     struct ap_table handles;    /* memory without address, by handle */
     struct ap_table mappings;   /* where it is mapped, by address; `context` is the handle */
+
+    struct ap_lock pool_lock;   /* for new entries in `pools`, and a device's current pool */
+    _Atomic uint32_t pool_count; /* places of `pools` that were ever in use */
+    struct ap_pool pools[AP_POOL_MAX];
+    _Atomic uint64_t current_pool[AP_ORDINAL_MAX]; /* handle; 0: the driver is to be asked */
+    _Atomic int device_count;   /* 0: not asked yet */
+    struct ap_lock deferred_lock;
+    _Atomic uint32_t deferred_count;
+    struct ap_deferred deferred[AP_DEFERRED_MAX];
+    atomic_bool captures;       /* a stream may be capturing */
+    struct ap_graph_memory graph_memory[AP_ORDINAL_MAX];
+    struct ap_table graphs;     /* executable graphs that take memory, by handle */
+    _Atomic uint32_t graph_count;
+    /* Gives back what this process has in reserve on a GPU; true: that may have helped. */
+    _Atomic(bool (*)(struct ap_process *, struct ap_gpu *)) reclaim;
 };
 
 /* This process's state; NULL when there is no memory for it. */

@@ -102,6 +102,20 @@ bool ap_table_put(struct ap_table *table, const struct ap_record *record, struct
     return room;
 }
 
+bool ap_table_get(struct ap_table *table, uint64_t key, struct ap_record *out)
+{
+    uint64_t hashed = hash(key);
+    struct ap_table_part *part = part_of(table, hashed);
+    bool found = false;
+    ap_lock(&part->lock);
+    if (part->count > 0 && key != 0) {
+        *out = part->records[find(part, key, hashed)];
+        found = out->key != 0;
+    }
+    ap_unlock(&part->lock);
+    return found;
+}
+
 bool ap_table_take(struct ap_table *table, uint64_t key, struct ap_record *out)
 {
     uint64_t hashed = hash(key);

@@ -37,6 +37,9 @@ struct ap_table {
 bool ap_table_put(struct ap_table *table, const struct ap_record *record, struct ap_record *old,
                   bool *had_old);
 
+/* Copies the record of `key`. False: there is none. */
+bool ap_table_get(struct ap_table *table, uint64_t key, struct ap_record *out);
+
 /* Takes the record of `key` out. False: there is none. */
 bool ap_table_take(struct ap_table *table, uint64_t key, struct ap_record *out);
 

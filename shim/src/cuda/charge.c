@@ -4,6 +4,7 @@
 
 #include "../common/account.h"
 #include "device.h"
+#include "pool.h"
 
 #define SMALL_MOST (UINT64_C(1) << 20)
 #define SMALL_STEP UINT64_C(512)
@@ -265,8 +266,12 @@ CUresult ap_charge_free(CUdeviceptr key, CUresult (*driver)(CUdeviceptr key))
     bool had_old = false;
     bool known = process && ap_table_take(&process->pointers, key, &record);
     CUresult result = driver(key);
-    if (!known)
+    if (!known) {
+        /* A pool's memory goes back to the card at once when it is freed like this. */
+        if (process && key && result == CUDA_SUCCESS)
+            ap_pools_look(process);
         return result;
+    }
     if (result == CUDA_SUCCESS) {
         ap_charge_drop(process, &record);
         return result;

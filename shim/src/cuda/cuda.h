@@ -14,6 +14,13 @@ typedef struct {
     unsigned char bytes[16];
 } CUuuid;
 
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
+
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct {
     int type, id;
@@ -79,6 +86,33 @@ enum {
     CU_AD_FORMAT_UNORM_INT8X1 = 0xc0,
     CU_AD_FORMAT_SNORM_INT16X4 = 0xcb,
 };
+typedef struct {
+    int type, handle_types;
+    CUmemLocation location;
+    void *windows;
+    size_t most;
+    unsigned char others[56];
+} CUmemPoolProps;
+
+_Static_assert(sizeof(CUmemPoolProps) == 88, "as in the driver");
+
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
+
+typedef struct {
+    CUmemPoolProps pool;
+    const void *access;
+    size_t access_count, bytes;
+    CUdeviceptr pointer;
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+
+_Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "as in the driver");
+
+typedef struct {
+    uint64_t flags;
+    CUstream stream;
+    CUgraphNode bad_node;
+    int result;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
 
 enum {
     CUDA_SUCCESS = 0,

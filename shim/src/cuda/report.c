@@ -2,6 +2,7 @@
 #include "../common/account.h"
 #include "device.h"
 #include "front.h"
+#include "pool.h"
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
@@ -12,6 +13,8 @@ static uint64_t least(uint64_t a, uint64_t b)
 static void as_share(struct ap_gpu *gpu, uint64_t *free, uint64_t *total)
 {
     uint64_t limit = gpu ? ap_gpu_limit(gpu) : 0;
+    if (gpu)
+        ap_pools_look(ap_process());
     uint64_t used = gpu ? ap_gpu_used(gpu) : 0;
     *total = least(*total, limit);
     *free = least(*free, *total > used ? *total - used : 0);

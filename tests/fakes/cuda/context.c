@@ -2,6 +2,7 @@
  * after destruction, so that a stale handle gives an error and not a crash. */
 #define _GNU_SOURCE
 #include "context.h"
+#include "graph.h"
 
 #include <stdlib.h>
 
@@ -265,6 +266,9 @@ static CUresult synchronize(const char *function, CUcontext given)
 {
 	CUcontext ctx;
 	CUresult rc = given_or_current(function, given, &ctx);
+	if (rc)
+		return rc;
+	rc = cu_waiting(NULL);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&cu_lock);

@@ -1,11 +1,9 @@
 /* Copies and fills. Ranges are checked as the driver checks them; bytes move where the memory
  * is backed, and are left out where it has addresses only. */
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "graph.h"
 
 #include <string.h>
-
-enum place { DEVICE, HOST };
 
 struct range {
 	uintptr_t address;
@@ -25,79 +23,81 @@ static bool resolve(struct range *r, size_t bytes)
 	return cu_vmm_covers(r->address, bytes);
 }
 
-static CUresult copy(const char *function, uintptr_t to, enum place to_place, uintptr_t from,
-		     enum place from_place, size_t bytes)
+/* With the lock held. */
+static CUresult copy(const struct cu_work *w)
+{
+	struct range target = {w->to, true}, source = {w->from, true};
+	if ((!w->to_host && !resolve(&target, w->count)) ||
+	    (!w->from_host && !resolve(&source, w->count)) || !w->to)
+		return CUDA_INVALID_VALUE;
+	if (target.backed && source.backed)
+		memmove((void *)w->to, (const void *)w->from, w->count);
+	else if (w->to_host)
+		memset((void *)w->to, 0, w->count);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fill(const struct cu_work *w)
+{
+	struct range target = {w->to, true};
+	if (!w->to || w->to % w->width || w->count > SIZE_MAX / w->width ||
+	    !resolve(&target, w->count * w->width))
+		return CUDA_INVALID_VALUE;
+	for (size_t i = 0; target.backed && i < w->count; i++)
+		memcpy((char *)w->to + i * w->width, &w->value, w->width);
+	return CUDA_SUCCESS;
+}
+
+CUresult cu_work(const char *function, const struct cu_work *work)
 {
 	CUcontext ctx;
 	CUresult rc = cu_current(function, &ctx);
-	if (rc || !bytes)
+	if (rc || !work->count)
 		return rc;
-	struct range target = {to, true}, source = {from, true};
 	pthread_mutex_lock(&cu_lock);
-	if ((to_place == DEVICE && !resolve(&target, bytes)) ||
-	    (from_place == DEVICE && !resolve(&source, bytes)) || !to || !from)
-		rc = CUDA_INVALID_VALUE;
-	else if (target.backed && source.backed)
-		memmove((void *)to, (const void *)from, bytes);
-	else if (to_place == HOST)
-		memset((void *)to, 0, bytes);
+	rc = work->width ? fill(work) : work->from ? copy(work) : CUDA_INVALID_VALUE;
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
 }
 
-static CUresult fill(const char *function, uintptr_t to, uint32_t value, size_t width, size_t count)
+static CUresult submit(const char *function, CUstream stream, struct cu_work work)
 {
-	CUcontext ctx;
-	CUresult rc = cu_current(function, &ctx);
-	if (rc || !count)
-		return rc;
-	struct range target = {to, true};
-	pthread_mutex_lock(&cu_lock);
-	if (!to || to % width || count > SIZE_MAX / width || !resolve(&target, count * width))
-		rc = CUDA_INVALID_VALUE;
-	for (size_t i = 0; !rc && target.backed && i < count; i++)
-		memcpy((char *)to + i * width, &value, width);
-	pthread_mutex_unlock(&cu_lock);
-	return rc;
+	enum cu_node_type type = work.width ? CU_NODE_MEMSET : CU_NODE_MEMCPY;
+	CUresult rc;
+	return cu_capture_work(stream, type, &work, &rc) ? rc : cu_work(function, &work);
 }
 
-#define TO_DEVICE(name)                                                                    \
-	API CUresult name(CUdeviceptr to, const void *from, size_t bytes)                  \
+#define WORK(target, source, host_to, host_from)                                    \
+	((struct cu_work){.to = (uintptr_t)(target), .from = (uintptr_t)(source),   \
+			  .to_host = (host_to), .from_host = (host_from), .count = bytes})
+
+#define COPY(name, to_type, from_type, to_is_host, from_is_host)                          \
+	API CUresult name(to_type to, from_type from, size_t bytes)                        \
 	{                                                                                  \
-		return copy(__func__, (uintptr_t)to, DEVICE, (uintptr_t)from, HOST, bytes); \
+		struct cu_work work = WORK(to, from, to_is_host, from_is_host);            \
+		return cu_work(__func__, &work);                                           \
 	}
-#define TO_DEVICE_ASYNC(name)                                                              \
-	API CUresult name(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) \
+#define COPY_ASYNC(name, to_type, from_type, to_is_host, from_is_host)                     \
+	API CUresult name(to_type to, from_type from, size_t bytes, CUstream stream)       \
 	{                                                                                  \
-		(void)stream;                                                              \
-		return copy(__func__, (uintptr_t)to, DEVICE, (uintptr_t)from, HOST, bytes); \
+		return submit(__func__, stream, WORK(to, from, to_is_host, from_is_host)); \
 	}
-#define TO_HOST(name)                                                                      \
-	API CUresult name(void *to, CUdeviceptr from, size_t bytes)                        \
-	{                                                                                  \
-		return copy(__func__, (uintptr_t)to, HOST, (uintptr_t)from, DEVICE, bytes); \
+#define TO_DEVICE(name) COPY(name, CUdeviceptr, const void *, false, true)
+#define TO_DEVICE_ASYNC(name) COPY_ASYNC(name, CUdeviceptr, const void *, false, true)
+#define TO_HOST(name) COPY(name, void *, CUdeviceptr, true, false)
+#define TO_HOST_ASYNC(name) COPY_ASYNC(name, void *, CUdeviceptr, true, false)
+#define ON_DEVICE(name) COPY(name, CUdeviceptr, CUdeviceptr, false, false)
+#define FILLING ((struct cu_work){.to = (uintptr_t)to, .width = sizeof value, .count = count, .value = value})
+#define FILL(name, type)                                                                 \
+	API CUresult name(CUdeviceptr to, type value, size_t count)                      \
+	{                                                                                \
+		struct cu_work work = FILLING;                                           \
+		return cu_work(__func__, &work);                                         \
 	}
-#define TO_HOST_ASYNC(name)                                                                \
-	API CUresult name(void *to, CUdeviceptr from, size_t bytes, CUstream stream)       \
-	{                                                                                  \
-		(void)stream;                                                              \
-		return copy(__func__, (uintptr_t)to, HOST, (uintptr_t)from, DEVICE, bytes); \
-	}
-#define ON_DEVICE(name)                                                                      \
-	API CUresult name(CUdeviceptr to, CUdeviceptr from, size_t bytes)                    \
-	{                                                                                    \
-		return copy(__func__, (uintptr_t)to, DEVICE, (uintptr_t)from, DEVICE, bytes); \
-	}
-#define FILL(name, type)                                                            \
-	API CUresult name(CUdeviceptr to, type value, size_t count)                 \
-	{                                                                           \
-		return fill(__func__, (uintptr_t)to, value, sizeof value, count);   \
-	}
-#define FILL_ASYNC(name, type)                                                      \
-	API CUresult name(CUdeviceptr to, type value, size_t count, CUstream stream) \
-	{                                                                           \
-		(void)stream;                                                       \
-		return fill(__func__, (uintptr_t)to, value, sizeof value, count);   \
+#define FILL_ASYNC(name, type)                                                           \
+	API CUresult name(CUdeviceptr to, type value, size_t count, CUstream stream)     \
+	{                                                                                \
+		return submit(__func__, stream, FILLING);                                \
 	}
 
 TO_DEVICE(cuMemcpyHtoD_v2)

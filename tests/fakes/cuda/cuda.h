@@ -16,6 +16,9 @@ typedef struct cu_stream *CUstream;
 typedef struct cu_event *CUevent;
 typedef struct cu_module *CUmodule;
 typedef struct cu_function *CUfunction;
+typedef struct cu_graph *CUgraph;
+typedef struct cu_node *CUgraphNode;
+typedef struct cu_exec *CUgraphExec;
 typedef unsigned long long CUhandle;
 
 enum {
@@ -30,6 +33,8 @@ enum {
 	CUDA_NOT_FOUND = 500,
 	CUDA_CONTEXT_IS_DESTROYED = 709,
 	CUDA_NOT_SUPPORTED = 801,
+	CUDA_UNSUPPORTED = 900, /* while a stream is captured */
+	CUDA_INVALIDATED = 901, /* so is the capture */
 	CUDA_UNKNOWN = 999,
 };
 
@@ -85,7 +90,8 @@ CUresult cu_current(const char *function, CUcontext *ctx);
 
 /* ---- memory ------------------------------------------------------------------------- */
 
-enum cu_kind { CU_LARGE, CU_SMALL, CU_MANAGED, CU_HOST, CU_ASYNC, CU_ARRAY, CU_SMALL_ARRAY };
+enum cu_kind { CU_LARGE, CU_SMALL, CU_MANAGED, CU_HOST, CU_ASYNC, CU_ARRAY, CU_SMALL_ARRAY,
+	       CU_GRAPH };
 
 struct cu_alloc {
 	uintptr_t base;
@@ -96,6 +102,7 @@ struct cu_alloc {
 	struct cu_ctx *ctx;
 	struct cu_block *block;
 	struct cu_pool *pool;
+	struct cu_exec *exec;
 	struct cu_alloc *next, *previous;
 };
 
@@ -126,6 +133,8 @@ void cu_free_all(struct cu_ctx *ctx);
 void cu_settle(struct cu_ctx *ctx);
 void cu_pools_settle(CUdevice device);
 void cu_pool_free(struct cu_alloc *alloc);
+void cu_pool_free_later(struct cu_alloc *alloc);
+void cu_graph_freed(struct cu_alloc *alloc);
 
 /* True when [address, address + bytes) is device memory that is mapped (cuMemMap). */
 bool cu_vmm_covers(uintptr_t address, size_t bytes);

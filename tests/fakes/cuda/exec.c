@@ -1,15 +1,10 @@
 /* Streams, events, modules and launches: enough for a program to run through. A launch does
  * nothing but count. */
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "graph.h"
 
 #include <stdlib.h>
 #include <time.h>
-
-struct cu_stream {
-	unsigned flags;
-	int priority;
-};
 
 struct cu_event {
 	struct timespec at;
@@ -34,7 +29,7 @@ static CUresult create_stream(const char *function, CUstream *out, unsigned flag
 	CUstream stream = malloc(sizeof *stream);
 	if (!stream)
 		return CUDA_OUT_OF_MEMORY;
-	*stream = (struct cu_stream){flags, priority};
+	*stream = (struct cu_stream){.flags = flags, .priority = priority, .ctx = ctx};
 	*out = stream;
 	return CUDA_SUCCESS;
 }
@@ -68,10 +63,12 @@ API CUresult cuStreamDestroy_v2(CUstream stream)
 	return destroy_stream(__func__, stream);
 }
 
-static CUresult settle(const char *function)
+static CUresult settle(const char *function, CUstream stream)
 {
 	CUcontext ctx;
 	CUresult rc = cu_current(function, &ctx);
+	if (!rc && stream)
+		rc = cu_waiting(stream);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&cu_lock);
@@ -82,14 +79,12 @@ static CUresult settle(const char *function)
 
 API CUresult cuStreamSynchronize(CUstream stream)
 {
-	(void)stream;
-	return settle(__func__);
+	return settle(__func__, stream);
 }
 
 API CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-	(void)stream;
-	return settle(__func__);
+	return settle(__func__, stream);
 }
 
 static CUresult current_only(const char *function)
@@ -98,16 +93,45 @@ static CUresult current_only(const char *function)
 	return cu_current(function, &ctx);
 }
 
+static CUresult query(const char *function, CUstream stream)
+{
+	CUresult rc = current_only(function);
+	return rc || !stream ? rc : cu_waiting(stream);
+}
+
 API CUresult cuStreamQuery(CUstream stream)
 {
-	(void)stream;
-	return current_only(__func__);
+	return query(__func__, stream);
 }
 
 API CUresult cuStreamQuery_ptsz(CUstream stream)
 {
-	(void)stream;
-	return current_only(__func__);
+	return query(__func__, stream);
+}
+
+/* Default streams are the current context's. */
+static CUresult context_of(const char *function, CUstream stream, CUcontext *ctx)
+{
+	CUresult rc = cu_current(function, ctx);
+	if ((uintptr_t)stream > 2) {
+		*ctx = stream->ctx;
+		rc = cu_enter(function);
+	}
+	return rc;
+}
+
+API CUresult cuStreamGetCtx(CUstream stream, CUcontext *out)
+{
+	return out ? context_of(__func__, stream, out) : CUDA_INVALID_VALUE;
+}
+
+API CUresult cuStreamGetDevice(CUstream stream, CUdevice *out)
+{
+	CUcontext ctx;
+	CUresult rc = context_of(__func__, stream, &ctx);
+	if (!rc && out)
+		*out = ctx->device;
+	return rc || out ? rc : CUDA_INVALID_VALUE;
 }
 
 API CUresult cuEventCreate(CUevent *out, unsigned flags)
@@ -175,7 +199,9 @@ API CUresult cuEventQuery(CUevent event)
 API CUresult cuEventSynchronize(CUevent event)
 {
 	CUresult rc = current_only(__func__);
-	return !rc && !event ? CUDA_INVALID_HANDLE : rc;
+	if (!rc && !event)
+		rc = CUDA_INVALID_HANDLE;
+	return rc ? rc : settle(__func__, NULL);
 }
 
 API CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to)
@@ -237,7 +263,8 @@ API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *n
 	return CUDA_SUCCESS;
 }
 
-static CUresult launch(const char *function, const void *kernel, unsigned blocks, unsigned threads)
+static CUresult launch(const char *function, const void *kernel, unsigned blocks, unsigned threads,
+		       CUstream stream)
 {
 	CUcontext ctx;
 	CUresult rc = cu_current(function, &ctx);
@@ -247,8 +274,9 @@ static CUresult launch(const char *function, const void *kernel, unsigned blocks
 		return CUDA_INVALID_HANDLE;
 	if (!blocks || !threads || threads > 1024)
 		return CUDA_INVALID_VALUE;
-	fg_count_launch(cu_device(ctx->device)->gpu.key);
-	return CUDA_SUCCESS;
+	if (!cu_capture_work(stream, CU_NODE_KERNEL, NULL, &rc))
+		fg_count_launch(cu_device(ctx->device)->gpu.key);
+	return rc;
 }
 
 #define LAUNCH(name)                                                                             \
@@ -256,8 +284,8 @@ static CUresult launch(const char *function, const void *kernel, unsigned blocks
 			  unsigned by, unsigned bz, unsigned shared, CUstream stream,            \
 			  void **parameters, void **extra)                                       \
 	{                                                                                        \
-		(void)shared, (void)stream, (void)parameters, (void)extra;                       \
-		return launch(__func__, kernel, gx *gy *gz, bx *by *bz);                         \
+		(void)shared, (void)parameters, (void)extra;                                     \
+		return launch(__func__, kernel, gx *gy *gz, bx *by *bz, stream);                 \
 	}
 
 LAUNCH(cuLaunchKernel)

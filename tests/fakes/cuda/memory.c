@@ -1,6 +1,6 @@
 /* Linear, pitched, managed and host memory. */
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "graph.h"
 #include "small.h"
 
 #include <stdlib.h>
@@ -34,6 +34,8 @@ void cu_give_back(struct cu_alloc *a)
 		cu_small_free(a);
 	} else if (a->kind == CU_ASYNC) {
 		cu_pool_free(a);
+	} else if (a->kind == CU_GRAPH) {
+		cu_graph_freed(a);
 	} else {
 		cu_unmap((void *)a->base, a->mapped);
 		cu_uncharge(a->ctx->device, a->charge);
@@ -50,7 +52,9 @@ static CUresult allocate(CUcontext ctx, size_t size, enum cu_kind kind, uintptr_
 		return CUDA_OUT_OF_MEMORY;
 	*a = (struct cu_alloc){.size = size, .kind = kind, .ctx = ctx};
 	pthread_mutex_lock(&cu_lock);
-	CUresult rc = place(a);
+	CUresult rc = kind == CU_HOST ? CUDA_SUCCESS : cu_unsafe();
+	if (!rc)
+		rc = place(a);
 	if (!rc && !cu_add(a)) {
 		cu_give_back(a);
 		rc = CUDA_OUT_OF_MEMORY;
@@ -189,11 +193,7 @@ static CUresult free_at(uintptr_t address, bool is_host)
 	struct cu_alloc *a = cu_find(address);
 	if (a && a->base == address && (a->kind == CU_HOST) == is_host && !is_array(a)) {
 		cu_remove(a);
-		if (a->kind == CU_ASYNC)
-			cu_pools_settle(a->ctx->device);
 		cu_give_back(a);
-		if (a->kind == CU_ASYNC)
-			cu_pools_settle(a->ctx->device);
 		free(a);
 		rc = CUDA_SUCCESS;
 	}

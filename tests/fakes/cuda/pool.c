@@ -1,7 +1,8 @@
 /* Memory pools: a pool takes 32 MiB at a time from the card, and at a synchronisation gives
  * back what it does not use beyond its release threshold. */
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "graph.h"
+#include "pool.h"
 
 #include <stdlib.h>
 
@@ -10,14 +11,6 @@
 enum { POOL_REUSE_FIRST = 1, POOL_REUSE_LAST = 3, POOL_THRESHOLD, POOL_RESERVED,
        POOL_RESERVED_HIGH, POOL_USED, POOL_USED_HIGH };
 
-struct cu_pool {
-	CUdevice device;
-	bool is_default;
-	uint64_t used, reserved, used_high, reserved_high, threshold;
-	uint64_t allocations;
-	struct cu_pool *next;
-};
-
 /* The beginning of CUmemPoolProps; the rest does not matter here. */
 struct properties {
 	int allocation_type, handle_types, location_type, location_id;
@@ -25,66 +18,75 @@ struct properties {
 
 static struct cu_pool *pools;
 
-static struct cu_pool *new_pool(CUdevice device, bool is_default)
+struct cu_pool *cu_new_pool(CUdevice device, bool on_card)
 {
 	struct cu_pool *pool = calloc(1, sizeof *pool);
 	if (!pool)
 		return NULL;
 	pool->device = device;
-	pool->is_default = is_default;
+	pool->on_card = on_card;
 	pool->next = pools;
 	pools = pool;
 	return pool;
 }
 
-static struct cu_pool *default_pool(CUdevice device)
+struct cu_pool *cu_default_pool(CUdevice device)
 {
 	struct cu_device *d = cu_device(device);
-	if (!d->default_pool)
-		d->pool = d->default_pool = new_pool(device, true);
+	if (!d->default_pool) {
+		d->pool = d->default_pool = cu_new_pool(device, true);
+		if (d->pool)
+			d->pool->is_default = true;
+	}
 	return d->default_pool;
 }
 
-static bool known(const struct cu_pool *pool)
+bool cu_pool_known(const struct cu_pool *pool)
 {
 	const struct cu_pool *p = pools;
 	while (p && p != pool)
 		p = p->next;
-	return p != NULL;
+	return p && !p->destroyed;
 }
 
-/* Gives back whole chunks that are neither used nor kept. */
-static void trim(struct cu_pool *pool, uint64_t keep)
+void cu_pool_trim(struct cu_pool *pool, uint64_t keep)
 {
-	uint64_t least = cu_round(pool->used > keep ? pool->used : keep, CHUNK);
+	uint64_t held = pool->used + pool->waiting;
+	uint64_t least = cu_round(held > keep ? held : keep, CHUNK);
 	if (pool->reserved <= least)
 		return;
-	cu_uncharge(pool->device, pool->reserved - least);
+	if (pool->on_card)
+		cu_uncharge(pool->device, pool->reserved - least);
 	pool->reserved = least;
 }
 
 void cu_pools_settle(CUdevice device)
 {
 	for (struct cu_pool *p = pools; p; p = p->next)
-		if (p->device == device)
-			trim(p, p->threshold);
+		if (p->device == device) {
+			p->waiting = 0;
+			cu_pool_trim(p, p->threshold);
+		}
 }
 
 static CUresult grow(struct cu_pool *pool, uint64_t bytes)
 {
 	uint64_t wanted = pool->used + bytes;
-	if (wanted > pool->reserved) {
-		uint64_t more = cu_round(wanted - pool->reserved, CHUNK);
-		CUresult rc = cu_charge(pool->device, more);
-		if (rc)
-			return rc;
-		pool->reserved += more;
+	CUresult rc = CUDA_SUCCESS;
+	while (wanted > pool->reserved && !rc) {
+		rc = pool->on_card ? cu_charge(pool->device, CHUNK) : CUDA_SUCCESS;
+		pool->reserved += rc ? 0 : CHUNK;
 	}
+	if (pool->reserved > pool->reserved_high)
+		pool->reserved_high = pool->reserved;
+	if (rc)
+		return rc;
 	pool->used = wanted;
 	if (pool->used > pool->used_high)
 		pool->used_high = pool->used;
-	if (pool->reserved > pool->reserved_high)
-		pool->reserved_high = pool->reserved;
+	/* What is waiting is used again first, by the same stream. */
+	uint64_t room = pool->reserved - pool->used;
+	pool->waiting = pool->waiting < room ? pool->waiting : room;
 	return CUDA_SUCCESS;
 }
 
@@ -93,8 +95,7 @@ static uint64_t pool_bytes(size_t size)
 	return cu_round(size, 512);
 }
 
-/* With the lock held. */
-static CUresult take(struct cu_alloc *a)
+CUresult cu_pool_take(struct cu_alloc *a)
 {
 	CUresult rc = grow(a->pool, pool_bytes(a->size));
 	if (rc)
@@ -111,109 +112,25 @@ static CUresult take(struct cu_alloc *a)
 	return CUDA_OUT_OF_MEMORY;
 }
 
+/* At once (cuMemFree), which synchronises: the pool may give it back. */
 void cu_pool_free(struct cu_alloc *a)
 {
+	struct cu_pool *pool = a->pool;
+	cu_pools_settle(pool->device);
 	cu_unmap((void *)a->base, a->mapped);
-	a->pool->used -= pool_bytes(a->size);
-	a->pool->allocations--;
+	pool->used -= pool_bytes(a->size);
+	pool->forgotten += pool_bytes(a->size);
+	pool->allocations--;
+	cu_pool_trim(pool, pool->threshold);
 }
 
-static CUresult allocate(const char *function, CUdeviceptr *out, size_t size, CUmemoryPool pool)
+void cu_pool_free_later(struct cu_alloc *a)
 {
-	CUcontext ctx;
-	CUresult rc = cu_current(function, &ctx);
-	if (rc)
-		return rc;
-	if (!out)
-		return CUDA_INVALID_VALUE;
-	if (!size) {
-		*out = 0;
-		return CUDA_SUCCESS;
-	}
-	if (size > (UINT64_C(1) << 62))
-		return CUDA_OUT_OF_MEMORY;
-	struct cu_alloc *a = calloc(1, sizeof *a);
-	if (!a)
-		return CUDA_OUT_OF_MEMORY;
-	pthread_mutex_lock(&cu_lock);
-	default_pool(ctx->device);
-	*a = (struct cu_alloc){.size = size, .kind = CU_ASYNC, .ctx = ctx,
-			       .pool = pool ? pool : cu_device(ctx->device)->pool};
-	rc = known(a->pool) ? take(a) : CUDA_INVALID_VALUE;
-	if (!rc)
-		*out = a->base;
-	else
-		free(a);
-	pthread_mutex_unlock(&cu_lock);
-	return rc;
-}
-
-API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream)
-{
-	(void)stream;
-	return allocate(__func__, out, size, NULL);
-}
-
-API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream)
-{
-	(void)stream;
-	return allocate(__func__, out, size, NULL);
-}
-
-API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool,
-				     CUstream stream)
-{
-	(void)stream;
-	return pool ? allocate(__func__, out, size, pool) : CUDA_INVALID_VALUE;
-}
-
-API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool,
-					  CUstream stream)
-{
-	(void)stream;
-	return pool ? allocate(__func__, out, size, pool) : CUDA_INVALID_VALUE;
-}
-
-/* With the lock held: the bytes stay with the pool, or with the context when the memory was
- * not a pool's, until a synchronisation. */
-static CUresult drop(uintptr_t address)
-{
-	struct cu_alloc *a = cu_find(address);
-	if (!a || a->base != address || (a->kind != CU_ASYNC && a->kind != CU_LARGE))
-		return CUDA_INVALID_VALUE;
-	cu_remove(a);
-	if (a->kind == CU_ASYNC) {
-		cu_pool_free(a);
-	} else {
-		cu_unmap((void *)a->base, a->mapped);
-		a->ctx->deferred += a->charge;
-	}
-	free(a);
-	return CUDA_SUCCESS;
-}
-
-static CUresult free_async(const char *function, CUdeviceptr address)
-{
-	CUcontext ctx;
-	CUresult rc = cu_current(function, &ctx);
-	if (rc || !address)
-		return rc;
-	pthread_mutex_lock(&cu_lock);
-	rc = drop((uintptr_t)address);
-	pthread_mutex_unlock(&cu_lock);
-	return rc;
-}
-
-API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
-{
-	(void)stream;
-	return free_async(__func__, address);
-}
-
-API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
-{
-	(void)stream;
-	return free_async(__func__, address);
+	struct cu_pool *pool = a->pool;
+	cu_unmap((void *)a->base, a->mapped);
+	pool->used -= pool_bytes(a->size);
+	pool->waiting += pool_bytes(a->size);
+	pool->allocations--;
 }
 
 API CUresult cuMemPoolCreate(CUmemoryPool *out, const void *properties)
@@ -224,13 +141,17 @@ API CUresult cuMemPoolCreate(CUmemoryPool *out, const void *properties)
 		return rc;
 	if (!out || !p)
 		return CUDA_INVALID_VALUE;
-	if (!cu_device(p->location_id))
+	bool on_card = p->location_type == LOCATION_DEVICE;
+	if (on_card && !cu_device(p->location_id))
 		return CUDA_INVALID_DEVICE;
 	pthread_mutex_lock(&cu_lock);
-	struct cu_pool *pool = new_pool(p->location_id, false);
+	rc = cu_unsafe();
+	/* Managed memory takes none of the card's until a kernel touches it, and none does here. */
+	struct cu_pool *pool =
+		rc ? NULL : cu_new_pool(on_card ? p->location_id : 0, on_card && p->allocation_type == 1);
 	pthread_mutex_unlock(&cu_lock);
 	if (!pool)
-		return CUDA_OUT_OF_MEMORY;
+		return rc ? rc : CUDA_OUT_OF_MEMORY;
 	*out = pool;
 	return CUDA_SUCCESS;
 }
@@ -242,14 +163,17 @@ API CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&cu_lock);
-	if (!known(pool) || pool->is_default) {
+	rc = cu_unsafe();
+	if (!rc && (!cu_pool_known(pool) || pool->is_default)) {
 		rc = CUDA_INVALID_VALUE;
-	} else {
+	} else if (!rc) {
 		struct cu_device *d = cu_device(pool->device);
 		if (d->pool == pool)
 			d->pool = d->default_pool;
-		trim(pool, 0);
+		pool->waiting = 0;
+		cu_pool_trim(pool, 0);
 		pool->threshold = 0;
+		pool->destroyed = true;
 	}
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
@@ -261,10 +185,11 @@ API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&cu_lock);
-	if (known(pool))
-		trim(pool, keep);
-	else
+	rc = cu_unsafe();
+	if (!rc && (!cu_pool_known(pool) || pool->imported))
 		rc = CUDA_INVALID_VALUE;
+	if (!rc)
+		cu_pool_trim(pool, keep);
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
 }
@@ -293,12 +218,14 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int which, void *value)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&cu_lock);
-	if (!known(pool) || !value)
-		rc = CUDA_INVALID_VALUE;
+	rc = cu_unsafe();
+	if (rc || !cu_pool_known(pool) || pool->imported || !value)
+		rc = rc ? rc : CUDA_INVALID_VALUE;
 	else if (which >= POOL_REUSE_FIRST && which <= POOL_REUSE_LAST)
 		*(int *)value = 1;
 	else if (attribute(pool, which))
-		*(uint64_t *)value = *attribute(pool, which);
+		*(uint64_t *)value =
+			*attribute(pool, which) + (which == POOL_USED ? pool->forgotten : 0);
 	else
 		rc = CUDA_INVALID_VALUE;
 	pthread_mutex_unlock(&cu_lock);
@@ -312,7 +239,7 @@ API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int which, void *value)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&cu_lock);
-	if (!known(pool) || !value)
+	if (!cu_pool_known(pool) || !value)
 		rc = CUDA_INVALID_VALUE;
 	else if (which == POOL_THRESHOLD)
 		pool->threshold = *(uint64_t *)value;
@@ -334,7 +261,7 @@ static CUresult get_pool(const char *function, CUmemoryPool *out, CUdevice devic
 	if (!cu_device(device))
 		return CUDA_INVALID_DEVICE;
 	pthread_mutex_lock(&cu_lock);
-	struct cu_pool *pool = default_pool(device);
+	struct cu_pool *pool = cu_default_pool(device);
 	if (current)
 		pool = cu_device(device)->pool;
 	pthread_mutex_unlock(&cu_lock);
@@ -362,8 +289,8 @@ API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	if (!cu_device(device))
 		return CUDA_INVALID_DEVICE;
 	pthread_mutex_lock(&cu_lock);
-	if (known(pool) && pool->device == device) {
-		default_pool(device);
+	if (cu_pool_known(pool) && pool->device == device) {
+		cu_default_pool(device);
 		cu_device(device)->pool = pool;
 	} else {
 		rc = CUDA_INVALID_VALUE;
