@@ -6,7 +6,7 @@
 #include "charge.h"
 #include "pool.h"
 
-static uint64_t number_of(CUstream stream)
+static uint64_t number_of(const struct CUstream_st *stream)
 {
     return (uint64_t)(uintptr_t)stream;
 }
@@ -91,7 +91,9 @@ static CUresult free_async(CUdeviceptr pointer, CUstream stream, bool per_thread
     struct ap_record record, old;
     bool had_old = false;
     bool known = process && ap_table_take(&process->pointers, pointer, &record);
-    CUresult result = (per_thread ? real->cuMemFreeAsync_ptsz : real->cuMemFreeAsync)(pointer, stream);
+    CUresult (*driver)(CUdeviceptr, CUstream) =
+        per_thread ? real->cuMemFreeAsync_ptsz : real->cuMemFreeAsync;
+    CUresult result = driver(pointer, stream);
     if (known && result == CUDA_SUCCESS)
         freed(process, &record, stream, per_thread);
     else if (known)

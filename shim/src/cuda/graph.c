@@ -50,7 +50,7 @@ static void not_backed(struct ap_process *process, const struct ap_record *recor
 
 struct instantiation {
     int form;
-    CUgraphExec *exec;
+    CUgraphExec *wanted, given;
     CUgraph graph;
     CUgraphNode *bad_node;
     char *text;
@@ -64,18 +64,19 @@ enum form { PLAIN, SECOND, WITH_FLAGS, WITH_PARAMS, WITH_PARAMS_PTSZ };
 static CUresult drive(void *argument)
 {
     const struct real_cuda *real = real_cuda();
-    const struct instantiation *i = argument;
+    struct instantiation *i = argument;
+    CUgraphExec *exec = i->wanted ? &i->given : NULL;
     switch (i->form) {
     case PLAIN:
-        return real->cuGraphInstantiate(i->exec, i->graph, i->bad_node, i->text, i->room);
+        return real->cuGraphInstantiate(exec, i->graph, i->bad_node, i->text, i->room);
     case SECOND:
-        return real->cuGraphInstantiate_v2(i->exec, i->graph, i->bad_node, i->text, i->room);
+        return real->cuGraphInstantiate_v2(exec, i->graph, i->bad_node, i->text, i->room);
     case WITH_FLAGS:
-        return real->cuGraphInstantiateWithFlags(i->exec, i->graph, i->flags);
+        return real->cuGraphInstantiateWithFlags(exec, i->graph, i->flags);
     case WITH_PARAMS:
-        return real->cuGraphInstantiateWithParams(i->exec, i->graph, i->parameters);
+        return real->cuGraphInstantiateWithParams(exec, i->graph, i->parameters);
     default:
-        return real->cuGraphInstantiateWithParams_ptsz(i->exec, i->graph, i->parameters);
+        return real->cuGraphInstantiateWithParams_ptsz(exec, i->graph, i->parameters);
     }
 }
 
@@ -83,31 +84,29 @@ static CUresult instantiate(struct instantiation *i)
 {
     struct ap_process *process = ap_process();
     struct ap_record record = {0};
-    CUgraphExec *wanted = i->exec, given = NULL;
     if (!process)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!i->exec || !i->graph)
+    if (!i->wanted || !i->graph)
         return drive(i);
     ap_graph_need(i->graph, &record);
-    i->exec = &given;
     bool takes = record.context != 0 && i->flags & FLAG_UPLOAD;
     CUresult result = takes ? ap_graph_run(process, &record, drive, i) : drive(i);
     if (result != CUDA_SUCCESS)
         return result;
-    record.key = number_of(given);
+    record.key = number_of(i->given);
     if (!remember(process, &record)) {
         if (real_cuda()->cuGraphExecDestroy)
-            (void)real_cuda()->cuGraphExecDestroy(given);
+            (void)real_cuda()->cuGraphExecDestroy(i->given);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *wanted = given;
+    *i->wanted = i->given;
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *bad_node, char *text,
                             size_t room)
 {
-    struct instantiation i = {.form = PLAIN, .exec = exec, .graph = graph, .bad_node = bad_node,
+    struct instantiation i = {.form = PLAIN, .wanted = exec, .graph = graph, .bad_node = bad_node,
                               .text = text, .room = room};
     return real_cuda()->cuGraphInstantiate ? instantiate(&i) : CUDA_ERROR_NOT_FOUND;
 }
@@ -115,21 +114,21 @@ CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *bad_n
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *bad_node, char *text,
                                size_t room)
 {
-    struct instantiation i = {.form = SECOND, .exec = exec, .graph = graph, .bad_node = bad_node,
+    struct instantiation i = {.form = SECOND, .wanted = exec, .graph = graph, .bad_node = bad_node,
                               .text = text, .room = room};
     return real_cuda()->cuGraphInstantiate_v2 ? instantiate(&i) : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
-    struct instantiation i = {.form = WITH_FLAGS, .exec = exec, .graph = graph, .flags = flags};
+    struct instantiation i = {.form = WITH_FLAGS, .wanted = exec, .graph = graph, .flags = flags};
     return real_cuda()->cuGraphInstantiateWithFlags ? instantiate(&i) : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
 {
-    struct instantiation i = {.form = WITH_PARAMS, .exec = exec, .graph = graph,
+    struct instantiation i = {.form = WITH_PARAMS, .wanted = exec, .graph = graph,
                               .flags = parameters ? parameters->flags : 0,
                               .parameters = parameters};
     return real_cuda()->cuGraphInstantiateWithParams ? instantiate(&i) : CUDA_ERROR_NOT_FOUND;
@@ -138,7 +137,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
                                            CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
 {
-    struct instantiation i = {.form = WITH_PARAMS_PTSZ, .exec = exec, .graph = graph,
+    struct instantiation i = {.form = WITH_PARAMS_PTSZ, .wanted = exec, .graph = graph,
                               .flags = parameters ? parameters->flags : 0,
                               .parameters = parameters};
     return real_cuda()->cuGraphInstantiateWithParams_ptsz ? instantiate(&i) : CUDA_ERROR_NOT_FOUND;

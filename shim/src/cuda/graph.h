@@ -13,7 +13,7 @@
 #include "front.h"
 
 /* What an executable graph takes: its record in the table of graphs has the handle as key, the sum
- * of its memory nodes in `bytes`, and a bit for each device that it takes memory of in `context`. */
+ * of its memory nodes in `bytes`, and in `context` a bit for each device whose memory it takes. */
 
 /* Sets bytes and context of `record` from the memory nodes of `graph` and its children. */
 void ap_graph_need(CUgraph graph, struct ap_record *record);

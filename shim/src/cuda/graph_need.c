@@ -83,13 +83,13 @@ static void add_graph(CUgraph graph, struct ap_record *record, int depth)
         return;
     size_t bytes = count * (sizeof(struct piece) + sizeof(CUgraphNode));
     struct piece *pieces = ap_map_private(bytes);
-    CUgraphNode *nodes = (CUgraphNode *)(void *)(pieces + count);
     if (!pieces) {
         /* Not known: as much as there is, so that it is refused rather than let through. */
         record->bytes = UINT64_MAX;
         record->context |= 1;
         return;
     }
+    CUgraphNode *nodes = (CUgraphNode *)(void *)(pieces + count);
     if (real->cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
         add_nodes(nodes, count, pieces, record, depth);
     ap_unmap(pieces, bytes);

@@ -97,10 +97,11 @@ static CUresult run_from(struct ap_process *process, const struct ap_record *rec
 CUresult ap_graph_run(struct ap_process *process, const struct ap_record *record,
                       ap_graph_call call, void *argument)
 {
+    (void)ap_device_count(process);
     return run_from(process, record, 0, call, argument);
 }
 
-struct run {
+struct order {
     CUresult (*driver)(CUgraphExec, CUstream);
     CUgraphExec exec;
     CUstream stream;
@@ -108,8 +109,8 @@ struct run {
 
 static CUresult drive(void *argument)
 {
-    const struct run *run = argument;
-    return run->driver(run->exec, run->stream);
+    const struct order *order = argument;
+    return order->driver(order->exec, order->stream);
 }
 
 static CUresult run(CUresult (*driver)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
@@ -121,8 +122,8 @@ static CUresult run(CUresult (*driver)(CUgraphExec, CUstream), CUgraphExec exec,
     if (!process || atomic_load_explicit(&process->graph_count, memory_order_relaxed) == 0 ||
         !ap_table_get(&process->graphs, (uint64_t)(uintptr_t)exec, &record))
         return driver(exec, stream);
-    struct run that = {driver, exec, stream};
-    return ap_graph_run(process, &record, drive, &that);
+    struct order order = {driver, exec, stream};
+    return ap_graph_run(process, &record, drive, &order);
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)

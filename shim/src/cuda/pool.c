@@ -23,7 +23,7 @@ bool ap_pool_ask(const struct ap_pool *pool, enum ap_pool_attribute attribute, u
            real->cuMemPoolGetAttribute(handle_of(pool), (int)attribute, bytes) == CUDA_SUCCESS;
 }
 
-struct ap_pool *ap_pool_find(struct ap_process *process, CUmemoryPool handle)
+struct ap_pool *ap_pool_find(struct ap_process *process, const struct CUmemPoolHandle_st *handle)
 {
     uint32_t count = atomic_load_explicit(&process->pool_count, memory_order_acquire);
     for (uint32_t i = 0; i < count; i++)

@@ -26,7 +26,8 @@ enum ap_pool_attribute { AP_POOL_THRESHOLD = 4, AP_POOL_RESERVED = 5, AP_POOL_US
 bool ap_pool_ask(const struct ap_pool *pool, enum ap_pool_attribute attribute, uint64_t *bytes);
 
 /* The pool's record; NULL: not seen yet. */
-struct ap_pool *ap_pool_find(struct ap_process *process, CUmemoryPool handle);
+struct ap_pool *ap_pool_find(struct ap_process *process,
+                             const struct CUmemPoolHandle_st *handle);
 
 /* Makes one, unless there is one already. NULL: too many pools. */
 struct ap_pool *ap_pool_note(struct ap_process *process, CUmemoryPool handle,

@@ -48,7 +48,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 }
 
 /* As the driver does when a device's current pool is destroyed. */
-static void leave_devices(struct ap_process *process, CUmemoryPool pool)
+static void leave_devices(struct ap_process *process, const struct CUmemPoolHandle_st *pool)
 {
     const struct real_cuda *real = real_cuda();
     int count = ap_device_count(process);
@@ -96,7 +96,7 @@ static CUresult end_pool(struct ap_process *process, struct ap_pool *pool, CUmem
     return result;
 }
 
-static bool is_default_pool(struct ap_process *process, CUmemoryPool pool)
+static bool is_default_pool(struct ap_process *process, const struct CUmemPoolHandle_st *pool)
 {
     const struct real_cuda *real = real_cuda();
     CUmemoryPool standard = NULL;

@@ -87,7 +87,9 @@ static CUresult submit(const char *function, CUstream stream, struct cu_work wor
 #define TO_HOST(name) COPY(name, void *, CUdeviceptr, true, false)
 #define TO_HOST_ASYNC(name) COPY_ASYNC(name, void *, CUdeviceptr, true, false)
 #define ON_DEVICE(name) COPY(name, CUdeviceptr, CUdeviceptr, false, false)
-#define FILLING ((struct cu_work){.to = (uintptr_t)to, .width = sizeof value, .count = count, .value = value})
+#define FILLING                                                                     \
+	((struct cu_work){.to = (uintptr_t)to, .width = sizeof value,               \
+			  .count = count, .value = value})
 #define FILL(name, type)                                                                 \
 	API CUresult name(CUdeviceptr to, type value, size_t count)                      \
 	{                                                                                \

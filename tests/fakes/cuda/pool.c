@@ -52,6 +52,8 @@ bool cu_pool_known(const struct cu_pool *pool)
 void cu_pool_trim(struct cu_pool *pool, uint64_t keep)
 {
 	uint64_t held = pool->used + pool->waiting;
+	if (pool->reserved <= keep)
+		return;
 	uint64_t least = cu_round(held > keep ? held : keep, CHUNK);
 	if (pool->reserved <= least)
 		return;

@@ -7,15 +7,15 @@
 #include <stdlib.h>
 
 /* With the lock held. */
-static CUresult allocate_now(CUcontext ctx, CUdeviceptr *out, size_t size, CUmemoryPool pool)
+static CUresult allocate_now(CUdevice device, CUdeviceptr *out, size_t size, CUmemoryPool pool)
 {
 	struct cu_alloc *a = calloc(1, sizeof *a);
 	if (!a)
 		return CUDA_OUT_OF_MEMORY;
-	cu_default_pool(ctx->device);
+	cu_default_pool(device);
 	/* A pool's memory outlives contexts. */
 	*a = (struct cu_alloc){.size = size, .kind = CU_ASYNC,
-			       .pool = pool ? pool : cu_device(ctx->device)->pool};
+			       .pool = pool ? pool : cu_device(device)->pool};
 	CUresult rc = cu_unsafe();
 	if (!rc && (!cu_pool_known(a->pool) || a->pool->imported))
 		rc = CUDA_INVALID_VALUE;
@@ -45,14 +45,15 @@ static CUresult allocate(const char *function, CUdeviceptr *out, size_t size, CU
 	}
 	if (size > (UINT64_C(1) << 62))
 		return CUDA_OUT_OF_MEMORY;
+	CUdevice device = (uintptr_t)stream > 2 ? stream->ctx->device : ctx->device;
 	pthread_mutex_lock(&cu_lock);
 	CUgraph graph = cu_captured(stream, &rc);
 	if (graph && !rc) {
-		rc = cu_graph_alloc(graph, ctx->device, size, &node);
+		rc = cu_graph_alloc(graph, device, size, &node);
 		if (!rc)
 			*out = node->address;
 	} else if (!rc) {
-		rc = allocate_now(ctx, out, size, pool);
+		rc = allocate_now(device, out, size, pool);
 	}
 	pthread_mutex_unlock(&cu_lock);
 	return rc;

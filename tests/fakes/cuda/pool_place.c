@@ -14,8 +14,8 @@ enum { PINNED = 1, MANAGED = 2, FILE_DESCRIPTOR = 1 };
 /* The default pools of the host and of managed memory. */
 static struct cu_pool *others[4][3];
 
-static CUresult pool_at(const char *function, CUmemoryPool *out, const struct location *at, int type,
-			bool current)
+static CUresult pool_at(const char *function, CUmemoryPool *out, const struct location *at,
+			int type, bool current)
 {
 	CUresult rc = cu_enter(function);
 	if (rc)

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "client_pool.h"
 #include "driver.h"
 
 #define SENTINEL 0xdeadbeefULL
@@ -295,6 +296,10 @@ static void command(const char *what, unsigned long a, unsigned long b, unsigned
 {
     if (!strcmp(what, "start"))
         start_up((int)a);
+    else if (!strncmp(what, "pool-", 5))
+        pool_command(what, a, b, c, e);
+    else if (!strncmp(what, "graph-", 6))
+        graph_command(what, a, b, c, e);
     else if (!strcmp(what, "alloc"))
         do_alloc(a);
     else if (!strcmp(what, "pitch"))
