@@ -107,12 +107,12 @@ bool ap_table_get(struct ap_table *table, uint64_t key, struct ap_record *out)
     uint64_t hashed = hash(key);
     struct ap_table_part *part = part_of(table, hashed);
     bool found = false;
-    ap_lock(&part->lock);
+    ap_short_lock(&part->lock);
     if (part->count > 0 && key != 0) {
         *out = part->records[find(part, key, hashed)];
         found = out->key != 0;
     }
-    ap_unlock(&part->lock);
+    ap_short_unlock(&part->lock);
     return found;
 }
 

@@ -88,7 +88,8 @@ static CUresult drop(uintptr_t address)
 	struct cu_alloc *a = cu_find(address);
 	if (a && a->base == address && a->kind == CU_MANAGED)
 		return CUDA_NOT_SUPPORTED;
-	if (!a || a->base != address || a->kind == CU_HOST)
+	if (!a || a->base != address ||
+	    (a->kind != CU_ASYNC && a->kind != CU_GRAPH && a->kind != CU_SMALL && a->kind != CU_LARGE))
 		return CUDA_INVALID_VALUE;
 	cu_remove(a);
 	if (a->kind == CU_ASYNC) {
