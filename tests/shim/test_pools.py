@@ -150,7 +150,8 @@ def test_hc93_from_an_own_pool(container: Container) -> None:
 
 def fault(container: Container, text: str) -> None:
     """Change the simulated driver's faults for good."""
-    (container.state / "gpus.conf").write_text(gpus_conf(**({"fault": text} if text else {})))
+    conf = gpus_conf(fault=text) if text else gpus_conf()
+    (container.state / "gpus.conf").write_text(conf)
     time.sleep(RECHECK_S)
 
 
@@ -256,7 +257,9 @@ def test_linear_memory_freed_in_stream_order(container: Container) -> None:
     with container.client().start() as app:
         assert app.ask("pool-stream", 1) == [OK]
         for size in (100 * MIB, 512):
-            for end in (("pool-sync", 1), ("pool-sync-context", 0), ("alloc", LIMIT)):
+            ends: list[tuple[str, int]]
+            ends = [("pool-sync", 1), ("pool-sync-context", 0), ("alloc", LIMIT)]
+            for end in ends:
                 result, pointer = app.ask("alloc", size)
                 assert result == OK
                 assert app.ask("pool-free", pointer, 1) == [OK]
