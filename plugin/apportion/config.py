@@ -70,6 +70,11 @@ class Config:
     scan_interval_s: int = 60
     sweep_interval_s: int = 60
     status_interval_s: int = 30
+    taint_lost: str = "NoSchedule"
+    taint_fault: str = "NoSchedule"
+    taint_note: str = "off"
+    health_quiet_s: int = 600
+    nvml_timeout_s: int = 60
     log_level: str = "INFO"
     log_format: str = "text"
     # No setting: variables with our prefix that Kubernetes made, for a person to see.
@@ -132,6 +137,12 @@ def _seconds(name: str, text: str, most: int) -> Setting:
 
 def _mib(name: str, text: str) -> Setting:
     return Setting(name, text, _between(0, _MAX_MIB), f"0 to {_MAX_MIB} MiB, without a unit")
+
+
+def _effect(name: str, of_what: str) -> Setting:
+    effects = ("off", "None", "NoSchedule", "NoExecute")
+    text = f"effect of the taint of a GPU {of_what}; None needs Kubernetes 1.35"
+    return Setting(name, text, _one_of(*effects), "off, None, NoSchedule or NoExecute")
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -215,6 +226,13 @@ SETTINGS: tuple[Setting, ...] = (
     _seconds(
         "status_interval_s", "least time between two reports of its use in a claim's status", 3600
     ),
+    _effect("taint_lost", "that is lost"),
+    _effect("taint_fault", "that needs a reset or a repair"),
+    _effect("taint_note", "of which something is worth knowing"),
+    _seconds(
+        "health_quiet_s", "time without trouble until a GPU is tried and trusted again", 86400
+    ),
+    _seconds("nvml_timeout_s", "time after which a call of NVML counts as hanging", 3600),
     Setting(
         "log_level",
         "least level that is logged",

@@ -44,6 +44,16 @@ class GuardSample:
     unattributed: Mapping[tuple[str, str], int]
 
 
+@dataclass(frozen=True, slots=True)
+class HealthSample:
+    """One published device as it is seen by a scrape; reason: of the worst condition, or empty."""
+
+    device: str
+    uuid: str
+    reason: str
+    healthy: bool
+
+
 class _Stop(Protocol):
     def shutdown(self) -> None: ...
     def server_close(self) -> None: ...
@@ -72,11 +82,10 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._errors = prometheus_client.Counter(
+        self._errors = self._counter(
             "apportion_claim_errors_total",
             "Claims that kubelet was given an error for.",
             ("method",),
-            registry=self.registry,
         )
         self._devices = prometheus_client.Gauge(
             "apportion_published_devices",
@@ -88,17 +97,20 @@ class Metrics:
             "Failed tries to publish the slices of this node.",
             registry=self.registry,
         )
-        self._excesses = prometheus_client.Counter(
+        self._excesses = self._counter(
             "apportion_guard_excesses_total",
             "Times that a claim's processes were found to hold more of a GPU than their share.",
             _LABELS,
-            registry=self.registry,
         )
-        self._kills = prometheus_client.Counter(
+        self._kills = self._counter(
             "apportion_guard_kills_total",
             "Processes that the guard ended for that.",
             _LABELS,
-            registry=self.registry,
+        )
+        self._xids = self._counter(
+            "apportion_gpu_xids_total",
+            "Xids that the driver reported, errors of programs included.",
+            ("uuid", "xid"),
         )
         for method in ("prepare", "unprepare"):
             self._errors.labels(method)
@@ -110,6 +122,9 @@ class Metrics:
         ).labels(__version__).set(1)
         self.registry.register(_Shares(shares))
         self.registry.register(_Guard(guard))
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> prometheus_client.Counter:
+        return prometheus_client.Counter(name, text, labels, registry=self.registry)
 
     def observe(self, method: str, failed: bool, seconds: float) -> None:  # noqa: FBT001 - a callback
         """Count one claim of a kubelet call."""
@@ -132,6 +147,14 @@ class Metrics:
     def guard_killed(self, device: str, uuid: str, ref: ClaimRef) -> None:
         """Count a process that the guard ended."""
         self._kills.labels(device, uuid, ref.namespace, ref.name).inc()
+
+    def count_xid(self, uuid: str, xid: int) -> None:
+        """Count an Xid."""
+        self._xids.labels(uuid, str(xid)).inc()
+
+    def watch_health(self, read: Callable[[], Iterable[HealthSample]]) -> None:
+        """Let each scrape read the devices' health; called once."""
+        self.registry.register(_Health(read))
 
     def serve(self, address: str) -> int:
         """Serve /metrics at an address such as `0.0.0.0:9400` or `[::]:9400`; return the port.
@@ -157,6 +180,33 @@ class Metrics:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+
+
+class _Health(Collector):
+    """The published devices, as gauges."""
+
+    def __init__(self, read: Callable[[], Iterable[HealthSample]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Name the metric without reading anything: this is called when it is registered."""
+        return (self._family(),)
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the devices and return their gauges."""
+        family = self._family()
+        for sample in self._read():
+            labels = (sample.device, sample.uuid, sample.reason)
+            family.add_metric(labels, float(sample.healthy))
+        yield family
+
+    @staticmethod
+    def _family() -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            "apportion_gpu_health",
+            "1: the GPU can be used; 0: it is lost or faulty. The reason is what is worst, if any.",
+            labels=("device", "uuid", "reason"),
+        )
 
 
 class _Shares(Collector):

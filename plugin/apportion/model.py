@@ -74,11 +74,15 @@ class Excluded:
         reason: why, in words for a person.
         passing: its UUID, or where that could not be read NVML's index of it, if it may answer the
             next time without anybody doing anything; else None.
+        uuid: its UUID, None where that could not be read.
+        code: the nvmlReturn_t with which reading it failed; 0: it was read, and is not fit.
     """
 
     identity: str
     reason: str
     passing: GpuUuid | int | None = None
+    uuid: GpuUuid | None = None
+    code: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,72 @@ class Device:
     name: DeviceName
     gpu: Gpu
     capacity: Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What NVML says of a GPU's health; None: it cannot tell.
+
+    Attributes:
+        uncorrected: ECC errors that could not be corrected since the driver's start.
+        remap_failed: whether faulty memory could not be remapped.
+        remap_pending: whether a remapping or a retired page waits for a reset.
+        recovery: what the driver wants done, as nvmlDeviceGpuRecoveryAction_t.
+        thermal: whether clocks are low because the GPU is hot.
+        contains: whether the GPU confines an ECC error to the programs that it touches.
+    """
+
+    uncorrected: int | None = None
+    remap_failed: bool | None = None
+    remap_pending: bool | None = None
+    recovery: int | None = None
+    thermal: bool | None = None
+    contains: bool = False
+
+
+class HealthState(enum.StrEnum):
+    """What is told of a device: also the words that kubelet puts into a pod's status."""
+
+    HEALTHY = "Healthy"
+    UNHEALTHY = "Unhealthy"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """How a published device is.
+
+    Attributes:
+        pool: pool name.
+        device: device name.
+        state: whether it can be used.
+        seen: seconds since 1970 at which this was found so.
+        message: what is wrong and what to do, for a person; empty: nothing to say.
+    """
+
+    pool: str
+    device: DeviceName
+    state: HealthState
+    seen: int
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A device taint (KEP-5055).
+
+    Attributes:
+        key: label name; ours begin with the driver's name.
+        value: label value, or empty.
+        effect: None, NoSchedule or NoExecute.
+        added: when, as the API writes it: 2026-01-31T12:00:00Z. In another form each look at the
+            slice would see a difference.
+    """
+
+    key: str
+    value: str
+    effect: str
+    added: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,15 @@ class Preparer:
         """
         self._ready(uuid)
 
+    def probe(self, uuid: GpuUuid) -> None:
+        """Prove that a share on GPU `uuid` would work, whatever was proven before.
+
+        Raises:
+            EnforcementError: it would not.
+            StorageError: libraries could not be written.
+        """
+        self._enforcer.probe(self._driver_files(), uuid)
+
     def prepare(self, ref: ClaimRef) -> ClaimOutcome:
         """Prepare one claim; the outcome has its devices or says what went wrong.
 

@@ -11,22 +11,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from apportion import names, quantity
-from apportion.model import Capacity, Device, Gpu, Inventory
+from apportion.model import Capacity, Device, Gpu, GpuUuid, Inventory, Taint
 
 API_VERSION = "resource.k8s.io/v1"
 ALL_CORES = 100
 """A device's `cores` are percent of the GPU."""
 
 MAX_DEVICES = 128
-"""Devices in one slice; the API allows 64 once taints or counters are used, and we use neither."""
+"""Devices in one slice without taints."""
+
+MAX_TAINTED = 64
+"""Devices in one slice of which any has a taint; counters and lists, which we do not use, too."""
 
 _MAX_TEXT = 64
 _STANDARD = "resource.kubernetes.io/"
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+){1,3}")
 _SEMVER_PARTS = 3
 
+TAINTS = "taints"
+"""The field of a device that the feature gate DRADeviceTaints drops; all others are of another."""
+
 # What an API server removes in silence when a feature gate is off (its dropDisabledFields).
-_GATED = frozenset({"allowMultipleAllocations", "requestPolicy"})
+_GATED = frozenset({"allowMultipleAllocations", "requestPolicy", TAINTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,8 @@ class Difference:
     """What the server's slice has otherwise than ours, as sorted field paths.
 
     Attributes:
-        dropped: fields behind a feature gate (DRAConsumableCapacity) that are not there.
+        dropped: fields behind a feature gate (DRAConsumableCapacity, DRADeviceTaints) that are
+            not there.
         changed: all other fields that are missing, added or have another value.
     """
 
@@ -83,15 +90,24 @@ def devices(inventory: Inventory, policy: Policy) -> tuple[Device, ...]:
     )
 
 
-def slices(devices: Sequence[Device], policy: Policy, *, generation: int) -> list[dict[str, Any]]:
+def slices(
+    devices: Sequence[Device],
+    policy: Policy,
+    *,
+    generation: int,
+    taints: Mapping[GpuUuid, Sequence[Taint]] | None = None,
+) -> list[dict[str, Any]]:
     """Return the ResourceSlices of the node's pool, without what the server fills in.
 
     Args:
         devices: what is offered; none gives no slice, as a pool without slices is none.
         policy: how it is offered.
         generation: of the pool; all its slices carry the same.
+        taints: of each GPU that has any.
     """
-    groups = [devices[n : n + MAX_DEVICES] for n in range(0, len(devices), MAX_DEVICES)]
+    taints = taints or {}
+    most = MAX_TAINTED if any(taints.get(device.gpu.uuid) for device in devices) else MAX_DEVICES
+    groups = [devices[n : n + most] for n in range(0, len(devices), most)]
     return [
         {
             "apiVersion": API_VERSION,
@@ -105,10 +121,40 @@ def slices(devices: Sequence[Device], policy: Policy, *, generation: int) -> lis
                     "generation": generation,
                     "resourceSliceCount": len(groups),
                 },
-                "devices": [_device(device, policy) for device in group],
+                "devices": [
+                    _device(device, policy, taints.get(device.gpu.uuid, ())) for device in group
+                ],
             },
         }
         for group in groups
+    ]
+
+
+def untainted(bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return slices for an API server that drops taints: without them, and without their devices.
+
+    A device that no taint can keep work away from is not offered at all; where the taint is for
+    information only, it stays.
+    """
+    kept = []
+    for body in bodies:
+        devices = [
+            {key: value for key, value in device.items() if key != TAINTS}
+            for device in body["spec"]["devices"]
+            if all(taint["effect"] == "None" for taint in device.get(TAINTS) or ())
+        ]
+        if devices:
+            kept.append((body, devices))
+    return [
+        {
+            **body,
+            "spec": body["spec"]
+            | {
+                "devices": devices,
+                "pool": body["spec"]["pool"] | {"resourceSliceCount": len(kept)},
+            },
+        }
+        for body, devices in kept
     ]
 
 
@@ -146,8 +192,8 @@ def _memory(gpu: Gpu, policy: Policy) -> int:
     return quantity.align_down(gpu.memory_total - reserved)
 
 
-def _device(device: Device, policy: Policy) -> dict[str, Any]:
-    return {
+def _device(device: Device, policy: Policy, taints: Sequence[Taint]) -> dict[str, Any]:
+    found: dict[str, Any] = {
         "name": device.name,
         "allowMultipleAllocations": True,
         "attributes": _attributes(device.gpu, policy),
@@ -156,6 +202,12 @@ def _device(device: Device, policy: Policy) -> dict[str, Any]:
             names.MEMORY: _capacity(device.capacity.memory, least=quantity.MIB, step=quantity.MIB),
         },
     }
+    return found | ({TAINTS: [_taint(taint) for taint in taints]} if taints else {})
+
+
+def _taint(taint: Taint) -> dict[str, Any]:
+    value = {"value": taint.value} if taint.value else {}
+    return {"key": taint.key, "effect": taint.effect, "timeAdded": taint.added} | value
 
 
 def _capacity(value: int, *, least: int, step: int) -> dict[str, Any]:

@@ -42,6 +42,20 @@ FLOCK: Final = struct.Struct("hhllixxxx")
 """The kernel's struct flock on a 64-bit machine."""
 
 
+_TROUBLES: Final = (
+    "clock_reasons",
+    "ecc_uncorrected",
+    "events",
+    "fault",
+    "hang_ms",
+    "lost",
+    "recovery_action",
+    "remap_failed",
+    "remap_pending",
+    "xid",
+)
+
+
 @dataclass(frozen=True)
 class T4:
     """One simulated card; the defaults are a Tesla T4's.
@@ -190,11 +204,11 @@ class FakeDriver:
             _add(parser, _section(gpu), "hang_ms", function, milliseconds)
 
     def clear(self) -> None:
-        """Takes all faults, hangs, XIDs and losses away."""
+        """Takes all faults, hangs, XIDs, losses and bad readings away."""
         with self._change() as parser:
             for section in parser.sections():
                 # The XID's number in sequence stays, so that the next one is new.
-                for option in ("fault", "hang_ms", "lost", "xid"):
+                for option in _TROUBLES:
                     parser.remove_option(section, option)
 
     def set_xid(self, gpu: int, xid: int) -> None:

@@ -44,6 +44,16 @@ def gateless_server(
         yield server
 
 
+@pytest.fixture(scope="session")
+def taintless_server(
+    kubernetes_programs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiServer]:
+    """One that drops device taints, as those of 1.34 and 1.35 do by default."""
+    gates = {"DRADeviceTaints": False}
+    with ApiServer(kubernetes_programs, tmp_path_factory.mktemp("taintless"), gates) as server:
+        yield server
+
+
 @pytest.fixture
 def proxy(api_server: ApiServer) -> Iterator[Proxy]:
     with Proxy(api_server) as running:

@@ -243,14 +243,6 @@ def test_no_gpu_publishes_nothing_and_says_so(site: Site) -> None:
     plugin.wait_for("no GPU to offer on this node")
 
 
-def test_a_lost_gpu_is_withdrawn_alone(site: Site) -> None:
-    plugin = site.start()
-    site.ready(plugin)
-    site.host.gpus.lose(0)
-    until(lambda: site.published() == [_SECOND])
-    assert plugin.health("readiness") == "SERVING"
-
-
 def test_a_plugin_that_cannot_prepare_does_not_take_over_from_one_that_can(site: Site) -> None:
     good = site.start()
     site.ready(good)

@@ -11,7 +11,7 @@ import prometheus_client
 import pytest
 from apportion import __version__
 from apportion.errors import ConfigError
-from apportion.metrics import GuardSample, Metrics, ShareSample
+from apportion.metrics import GuardSample, HealthSample, Metrics, ShareSample
 from apportion.model import ClaimRef, ClaimUid
 
 _GIB = 1 << 30
@@ -152,9 +152,27 @@ def test_a_guard_that_is_off_has_no_gauges() -> None:
     assert not [name for name in scrape(Metrics(lambda: ())) if "guard_sees" in name]
 
 
+def test_a_gpus_health_and_its_xids() -> None:
+    metrics = Metrics(lambda: ())
+    metrics.watch_health(
+        lambda: [
+            HealthSample("gpu-0", "GPU-1", "", healthy=True),
+            HealthSample("gpu-1", "GPU-2", "xid-79", healthy=False),
+        ]
+    )
+    metrics.count_xid("GPU-2", 79)
+    metrics.count_xid("GPU-2", 79)
+    found = scrape(metrics)
+    assert found['apportion_gpu_health{device="gpu-0",reason="",uuid="GPU-1"}'] == 1
+    assert found['apportion_gpu_health{device="gpu-1",reason="xid-79",uuid="GPU-2"}'] == 0
+    assert found['apportion_gpu_xids_total{uuid="GPU-2",xid="79"}'] == 2
+
+
 def test_the_documented_metrics_are_those_that_there_are() -> None:
     guard = GuardSample(sees=True, seconds=0.0, unattributed={})
-    families = Metrics(lambda: [sample()], lambda: guard).registry.collect()
+    metrics = Metrics(lambda: [sample()], lambda: guard)
+    metrics.watch_health(lambda: [HealthSample("gpu-0", "GPU-1", "", healthy=True)])
+    families = metrics.registry.collect()
     found = sorted(
         family.name + ("_total" if family.type == "counter" else "") for family in families
     )

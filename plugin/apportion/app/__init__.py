@@ -8,12 +8,13 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from apportion import __version__, kube, kubeerrors, slices
 from apportion.app.gpus import Gpus
 from apportion.app.guarding import Guarding
+from apportion.app.health import Caring, Tell
 from apportion.app.loops import Loops
 from apportion.app.pulse import Pulse
 from apportion.app.reporting import make_reporter
@@ -28,7 +29,7 @@ from apportion.inventory.scan import scan
 from apportion.kubelet import Kubelet, instance
 from apportion.ledger.store import Store, boot_id
 from apportion.metrics import GuardSample, Metrics, ShareSample
-from apportion.model import ClaimRef, GpuUuid
+from apportion.model import ClaimRef, Device, DeviceName, GpuUuid
 from apportion.prepare import Preparer
 from apportion.publisher import Publisher
 
@@ -70,6 +71,8 @@ class App:
         self._instance = instance(
             config.driver_name, config.plugin_dir, config.registry_dir, config.pod_uid
         )
+        self._metrics = Metrics(self._samples, self._guard_sample)
+        self._caring = self._make_caring()
         self._gpus = Gpus(
             read=functools.partial(scan, self._nvml, config.sysfs),
             prove=self._prove,
@@ -77,6 +80,7 @@ class App:
             others=self._instance.others_alive,
             on_change=self._wake,
             on_trouble=self._events.on_node,
+            health=self._caring.care(),
         )
         self._reporter = make_reporter(
             config, self._kube, self._store, self._enforcer, self._events
@@ -93,7 +97,6 @@ class App:
             on_prepared=self._reporter.prepared,
             on_removed=self._reporter.removed,
         )
-        self._metrics = Metrics(self._samples, self._guard_sample)
         self._guarding = self._make_guarding()
         self._publisher = self._make_publisher()
         self._kubelet = Kubelet(
@@ -102,9 +105,21 @@ class App:
             unprepare=self._preparer.unprepare,
             observe=self._metrics.observe,
             on_status=self._on_status,
+            devices=self._caring.devices,
             health_address=config.health_address,
         )
         self._registered = self._published = False
+
+    def _make_publisher(self) -> Publisher:
+        return Publisher(
+            self._kube,
+            driver=self._config.driver_name,
+            node=self._config.node_name,
+            desired=self._gpus.bodies,
+            on_published=self._on_published,
+            on_error=self._metrics.publish_failed,
+            on_dropped=functools.partial(self._events.on_node, "FieldsDropped"),
+        )
 
     def _make_guarding(self) -> Guarding:
         return Guarding(
@@ -118,17 +133,18 @@ class App:
             counts=self._metrics,
         )
 
-    def _make_publisher(self) -> Publisher:
-        config = self._config
-        return Publisher(
-            self._kube,
-            driver=config.driver_name,
-            node=config.node_name,
-            desired=self._gpus.bodies,
-            on_published=self._on_published,
-            on_error=self._metrics.publish_failed,
-            on_dropped=functools.partial(self._events.on_node, "FieldsDropped"),
+    def _make_caring(self) -> Caring:
+        caring = Caring(
+            config=self._config,
+            nvml=self._nvml,
+            probe=self._probe,
+            devices=self._devices,
+            store=self._store,
+            fresh=lambda: self._pulse.fresh,
+            tell=Tell(self._events, self._metrics.count_xid, self._on_health),
         )
+        self._metrics.watch_health(caring.samples)
+        return caring
 
     def run(self) -> bool:
         """Serve until SIGTERM, SIGINT or a failed loop; return whether all went well.
@@ -144,6 +160,7 @@ class App:
             self._loops.start("events", self._events.run)
             # Before anything is published: shares from before may be in use.
             self._guarding.start(self._loops)
+            self._caring.start(self._loops)
             self._find_gpus()
             self._serve_kubelet()
             self._start_loops()
@@ -237,6 +254,12 @@ class App:
     def _prove(self, uuid: GpuUuid) -> None:
         self._preparer.ready(uuid)
 
+    def _probe(self, uuid: GpuUuid) -> None:
+        self._preparer.probe(uuid)
+
+    def _devices(self) -> Mapping[DeviceName, Device]:
+        return self._gpus.devices()
+
     def _fetch(self, ref: ClaimRef) -> dict[str, Any]:
         """Return the claim; the errors go to kubelet, which shows them and calls again."""
         try:
@@ -264,8 +287,13 @@ class App:
         self._pulse.beat(self._gpus.scan)
         self._show_readiness()
 
+    def _on_health(self) -> None:
+        self._wake()
+        self._kubelet.tell_health()
+
     def _watch(self) -> None:
         self._pulse.check()
+        self._caring.health.check()
         self._show_readiness()
 
     def _sweep(self) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from apportion import log, slices
 from apportion.errors import ApportionError, FatalError, StoppingError
 from apportion.inventory.patience import Patience
-from apportion.model import Device, DeviceName, GpuUuid, Inventory
+from apportion.model import Device, DeviceName, GpuUuid, Inventory, Taint
 
 _LOG = logging.getLogger(__name__)
 
@@ -20,6 +21,21 @@ CANNOT_SHARE, NO_GPU = "GpusCannotBeShared", "NoGpuToShare"
 # A driver that is being replaced is away for some scans, and a busy one may not answer for a GPU;
 # what is offered is withdrawn after these.
 _PATIENCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """What is asked of the GPUs' health.
+
+    Attributes:
+        settle: gives a scan's result with the GPUs that are lost and stay published.
+        is_bad: whether a GPU should get no new work.
+        taints: of each GPU that has any.
+    """
+
+    settle: Callable[[Inventory], Inventory] = lambda found: found
+    is_bad: Callable[[GpuUuid], bool] = lambda _uuid: False
+    taints: Callable[[], Mapping[GpuUuid, Sequence[Taint]]] = dict
 
 
 class Gpus:
@@ -34,6 +50,7 @@ class Gpus:
         others: Callable[[], bool],
         on_change: Callable[[], None],
         on_trouble: Callable[[str, str], None] = lambda _reason, _text: None,
+        health: Care | None = None,
     ) -> None:
         """Wire it; nothing is read yet.
 
@@ -46,7 +63,9 @@ class Gpus:
             on_change: told when what is offered has changed.
             on_trouble: told at each scan that finds no GPU to share: the reason in one word, and
                 what to say of it.
+            health: which GPUs are bad, and what follows from it; None: none ever is.
         """
+        self._health = health or Care()
         self._read, self._prove, self._policy = read, prove, policy
         self._others, self._on_change, self._on_trouble = others, on_change, on_trouble
         self._lock = threading.Lock()
@@ -76,14 +95,17 @@ class Gpus:
         with self._lock:
             if self._inventory is None:
                 return None
-            return slices.slices(self._devices, self._policy, generation=generation)
+            devices = self._devices
+        taints = self._health.taints()
+        return slices.slices(devices, self._policy, generation=generation, taints=taints)
 
     def scan(self) -> bool:
         """Look for GPUs; return whether that went well, even if there are none."""
         try:
             found = self._read()
             if found.gpus:
-                self._prove(found.gpus[0].uuid)
+                # Of shares on this node, not of one GPU: a bad one proves nothing.
+                self._prove(min(found.gpus, key=lambda gpu: self._health.is_bad(gpu.uuid)).uuid)
         except StoppingError as error:
             _LOG.info("GPUs are not looked at: %s", error)
             return False
@@ -98,7 +120,7 @@ class Gpus:
             return False
         self._failures = 0
         self._trouble.end()
-        self._accept(self._patience.settle(found))
+        self._accept(self._health.settle(self._patience.settle(found)))
         if not self._devices:
             self._on_trouble(NO_GPU, _no_gpu(found))
         return True

@@ -25,6 +25,9 @@ class Enforcer(Protocol):
             StorageError: the libraries could not be installed.
         """
 
+    def probe(self, files: DriverFiles, uuid: GpuUuid) -> None:
+        """Run the self-test on GPU `uuid`, whatever was tested before. Raises as `check`."""
+
     def driver_edits(self, files: DriverFiles) -> Edits:
         """Return what every container with a share gets, whatever its shares are."""
 

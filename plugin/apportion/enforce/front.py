@@ -78,6 +78,13 @@ class FrontEnforcer:
                 _LOG.info("self-test passed: %s", said, extra={"uuid": uuid, "build": self.build})
             self._passed = (files, subject)
 
+    def probe(self, files: DriverFiles, uuid: GpuUuid) -> None:
+        """Run the self-test on one GPU, unless self-tests are off."""
+        self._library.ensure()
+        if self._tests:
+            said = self._self_test(self._trial(files, uuid))
+            _LOG.info("self-test passed: %s", said, extra={"uuid": uuid, "build": self.build})
+
     def driver_edits(self, files: DriverFiles) -> Edits:
         """Return the fronts over the driver's names, the real ones aside, and the ld cache hook.
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +24,7 @@ import pynvml
 from apportion import driver
 from apportion.errors import NvmlDeviceError, NvmlError, NvmlUnavailableError
 from apportion.inventory import codes
+from apportion.inventory.xids import Event, Xids
 from apportion.model import GpuUuid
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -48,6 +51,14 @@ class GpuProcess:
 
     pid: int
     memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A call that has not come back yet: of which GPU (UUID, or what it does), since when."""
+
+    subject: str
+    since: float
 
 
 def find_library(driver_root: Path) -> Path:
@@ -92,6 +103,8 @@ class Nvml:
         self._handles: dict[GpuUuid, Any] = {}
         self._open = False
         self._stale = False
+        self._busy: Busy | None = None
+        self._xids = Xids(self._call, self._handle)
 
     def __enter__(self) -> Self:
         self.open()
@@ -135,6 +148,7 @@ class Nvml:
                 raise NvmlUnavailableError(str(text), error.value) from error
             self._open, Nvml._holder = True, self
             _log.info("NVML is open", extra={"library": str(path)})
+            self._xids.resume()
 
     def close(self) -> None:
         """Shut NVML down; never fails, and closing twice is no mistake.
@@ -147,6 +161,7 @@ class Nvml:
             return
         try:
             if self._open:
+                self._xids.pause()
                 try:
                     pynvml.nvmlShutdown()
                 except pynvml.NVMLError as error:
@@ -198,12 +213,12 @@ class Nvml:
 
     def brand(self, uuid: GpuUuid) -> str:
         """Return the brand as NVIDIA prints it, "unknown" for one that is not known here."""
-        return codes.BRANDS.get(self._optional(uuid, "nvmlDeviceGetBrand"), codes.UNKNOWN)
+        return codes.BRANDS.get(self.optional(uuid, "nvmlDeviceGetBrand"), codes.UNKNOWN)
 
     def architecture(self, uuid: GpuUuid) -> str:
         """Return the architecture as NVIDIA prints it, "unknown" for one not known here."""
         return codes.ARCHITECTURES.get(
-            self._optional(uuid, "nvmlDeviceGetArchitecture"), codes.UNKNOWN
+            self.optional(uuid, "nvmlDeviceGetArchitecture"), codes.UNKNOWN
         )
 
     def compute_capability(self, uuid: GpuUuid) -> tuple[int, int]:
@@ -213,7 +228,7 @@ class Nvml:
 
     def mig_enabled(self, uuid: GpuUuid) -> bool:
         """Return whether MIG mode is on now; a GPU without MIG has it off."""
-        found = self._optional(uuid, "nvmlDeviceGetMigMode")
+        found = self.optional(uuid, "nvmlDeviceGetMigMode")
         return found is not None and int(found[0]) != pynvml.NVML_DEVICE_MIG_DISABLE
 
     def memory(self, uuid: GpuUuid) -> Memory:
@@ -272,6 +287,46 @@ class Nvml:
             return list(answer)
         return []
 
+    @property
+    def busy(self) -> Busy | None:
+        """The call that runs now; asked without waiting for it, as a driver may hang for ever."""
+        return self._busy
+
+    def watch(self, uuids: Sequence[GpuUuid]) -> tuple[GpuUuid, ...]:
+        """Let the driver report the Xids of these GPUs from now on; return those it does not.
+
+        Watching one twice is no mistake, and a new start of NVML changes nothing.
+
+        Raises:
+            NvmlUnavailableError: NVML is of no use now.
+        """
+        with _LOCK:
+            return self._xids.watch(uuids)
+
+    def events(self) -> list[Event]:
+        """Return the Xids since the last call, without waiting for any.
+
+        Raises:
+            NvmlError: the driver does not tell.
+        """
+        with _LOCK:
+            return self._xids.take()
+
+    def optional(self, uuid: GpuUuid, function: str, *arguments: Any) -> Any:
+        """Return a reading, None where this driver or GPU has none of the kind. Raises NvmlError.
+
+        Args:
+            uuid: which GPU.
+            function: of pynvml, with the GPU's handle as its first argument.
+            arguments: the others.
+        """
+        try:
+            return self._read(uuid, function, *arguments)
+        except NvmlDeviceError as error:
+            if error.code in codes.ABSENT:
+                return None
+            raise
+
     def _driver(self, doing: str, function: str) -> Any:
         """Return a reading of the driver; that it fails is no GPU's fault, whatever the code."""
         try:
@@ -279,25 +334,20 @@ class Nvml:
         except NvmlDeviceError as error:
             raise NvmlUnavailableError(str(error), error.code) from error
 
-    def _optional(self, uuid: GpuUuid, function: str) -> Any:
-        """Return a reading, None where this driver or GPU has none of the kind."""
-        try:
-            return self._read(uuid, function)
-        except NvmlDeviceError as error:
-            if error.code in codes.ABSENT:
-                return None
-            raise
-
     def _read(self, uuid: GpuUuid, function: str, *arguments: Any) -> Any:
         with _LOCK:
-            if uuid not in self._handles:
-                self._handles[uuid] = self._call(uuid, "nvmlDeviceGetHandleByUUID", uuid)
-            return self._call(uuid, function, self._handles[uuid], *arguments)
+            return self._call(uuid, function, self._handle(uuid), *arguments)
+
+    def _handle(self, uuid: GpuUuid) -> Any:
+        if uuid not in self._handles:
+            self._handles[uuid] = self._call(uuid, "nvmlDeviceGetHandleByUUID", uuid)
+        return self._handles[uuid]
 
     def _call(self, doing: str, function: str, *arguments: Any) -> Any:
         with _LOCK:
             if not self._open:
                 raise NvmlUnavailableError("NVML is not open", pynvml.NVML_ERROR_UNINITIALIZED)
+            self._busy = Busy(doing, time.monotonic())
             try:
                 return getattr(pynvml, function)(*arguments)
             except pynvml.NVMLError as error:
@@ -306,3 +356,5 @@ class Nvml:
             except UnicodeDecodeError as error:
                 # pynvml decodes what the driver gives; a damaged infoROM gives anything.
                 raise failure(pynvml.NVML_ERROR_CORRUPTED_INFOROM, doing) from error
+            finally:
+                self._busy = None

@@ -158,9 +158,14 @@ def _examine(nvml: Readings, sysfs: Path, driver: _Driver, index: int) -> Gpu | 
     except NvmlError as error:
         if codes.concerns_all(error.code):
             raise
-        return Excluded(identity, str(error), which if codes.passes(error.code) else None)
+        passing = which if codes.passes(error.code) else None
+        return Excluded(identity, str(error), passing, _uuid(which), error.code)
     except (_UnfitError, ValueError) as error:
-        return Excluded(identity, str(error))
+        return Excluded(identity, str(error), uuid=_uuid(which))
+
+
+def _uuid(which: GpuUuid | int) -> GpuUuid | None:
+    return None if isinstance(which, int) else which
 
 
 def _describe(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from apportion.kubelet import stream
 from apportion.kubelet.endpoint import SocketServer, TcpServer, check_protobuf
 from apportion.kubelet.instance import Instance, instance
 from apportion.kubelet.registration import Registration
@@ -35,17 +36,20 @@ class Kubelet:
         unprepare: Action,
         observe: Observer,
         on_status: Callable[[bool], None],
+        devices: stream.Devices = lambda: None,
         health_address: str = "",
     ) -> None:
         self._instance = own
+        self._stream = stream.HealthServer(devices)
         self._claims = ClaimServer(prepare, unprepare, observe)
         self._health = health.HealthServicer()
         self._set(_ALIVE, serving=True)
         self._set((READINESS,), serving=False)
-        self._dra = SocketServer(own.dra_socket, (self._claims.register, self._add_health))
-        registration = Registration(
-            own.driver, own.dra_socket, supported_versions(), on_status
-        ).register
+        self._dra = SocketServer(
+            own.dra_socket, (self._claims.register, self._stream.register, self._add_health)
+        )
+        versions = (*supported_versions(), *stream.supported_versions())
+        registration = Registration(own.driver, own.dra_socket, versions, on_status).register
         self._registration = SocketServer(own.registration_socket, (registration,), workers=2)
         self._tcp = TcpServer(health_address, (self._add_health,)) if health_address else None
         self._stopping = threading.Event()
@@ -84,6 +88,10 @@ class Kubelet:
         """Say to readiness probes whether kubelet has us and the slices are published."""
         self._set((READINESS,), serving=ready)
 
+    def tell_health(self) -> None:
+        """Tell kubelet how the devices are now, not only with the next repetition."""
+        self._stream.wake()
+
     def stop(self, grace_s: float) -> None:
         """Take no new calls, wait up to `grace_s` seconds for those that run, then leave.
 
@@ -92,9 +100,12 @@ class Kubelet:
         """
         self._stopping.set()
         self._set((READINESS,), serving=False)
+        # A stream is no call that would end by itself.
+        self._stream.stop()
         self._dra.stop(grace_s)
         self._registration.stop(1.0)
         self._claims.close()
+        self._stream.close()
         if self._tcp:
             self._tcp.stop()
 

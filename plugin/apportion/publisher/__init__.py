@@ -34,11 +34,14 @@ from apportion.publisher.plan import Body, Desired, Plan, device_names, plan
 _LOG = logging.getLogger(__name__)
 
 FEATURE_GATE = "DRAConsumableCapacity"
+TAINTS_GATE = "DRADeviceTaints"
 
 # A look without a reason, should the watch ever fail to ring.
 _RESYNC_S = 300.0
 # How soon a gate that was switched on at the API server is noticed.
 _DROPPED_RETRY_S = 60.0
+# The same for taints, which are tried on a slice that is good without them.
+_TAINTS_RETRY_S = 600.0
 # Two programs that each "correct" the other's slices must not load the API server.
 _ROUNDS = 5
 _ROUNDS_S = 30.0
@@ -83,9 +86,11 @@ class Publisher:
         self._floor = 0
         self._node_uid = ""
         self._retry_dropped_at: float | None = None
+        self._retry_taints_at: float | None = None
         self._rounds: deque[float] = deque(maxlen=_ROUNDS)
         self._api_trouble = log.Trouble(_LOG, "slices cannot be published")
         self._gate_trouble = log.Trouble(_LOG, "slices are incomplete")
+        self._taints_trouble = log.Trouble(_LOG, "unhealthy GPUs cannot be tainted")
         self._fight_trouble = log.Trouble(_LOG, "slices keep being changed")
         self._watch_trouble = log.Trouble(_LOG, "slices cannot be watched")
 
@@ -127,6 +132,8 @@ class Publisher:
         found = self._api.list_slices(self._driver, self._node).items
         now = self._clock()
         due = self._retry_dropped_at is None or now >= self._retry_dropped_at
+        if self._retry_taints_at is not None and now >= self._retry_taints_at:
+            self._retry_taints_at = None
         todo = self._plan(found, accept_dropped=not due)
         if todo is None:
             return _RESYNC_S
@@ -158,12 +165,19 @@ class Publisher:
         }
         return plan(
             found,
-            self._desired,
+            self._wanted,
             pool=self._node,
             owner=owner,
             floor=self._floor,
             accept_dropped=accept_dropped,
         )
+
+    def _wanted(self, generation: int) -> Sequence[Body] | None:
+        """Return what should be there, as far as this API server keeps it."""
+        bodies = self._desired(generation)
+        if bodies is None or self._retry_taints_at is None:
+            return bodies
+        return slices.untainted(bodies)
 
     def _read_node(self) -> None:
         try:
@@ -194,9 +208,20 @@ class Publisher:
         self._note_dropped([slices.differs(body, there).dropped for body, there in stored])
 
     def _note_dropped(self, dropped: Sequence[Sequence[str]]) -> None:
-        if any(dropped):
+        fields = sorted(path for paths in dropped for path in paths)
+        taints = [path for path in fields if path.endswith(f".{slices.TAINTS}")]
+        fields = [path for path in fields if path not in taints]
+        if taints:
+            self._retry_taints_at = self._clock() + _TAINTS_RETRY_S
+            text = (
+                "the API server drops device taints, so unhealthy GPUs are withdrawn instead: "
+                f"switch on the feature gate {TAINTS_GATE} of kube-apiserver, kube-scheduler and "
+                "kube-controller-manager; tried again every ten minutes"
+            )
+            self._taints_trouble.begin("dropped", text)
+            self._on_dropped(text)
+        if fields:
             self._retry_dropped_at = self._clock() + _DROPPED_RETRY_S
-            fields = sorted(path for paths in dropped for path in paths)
             text = (
                 f"the API server dropped {len(fields)} fields such as {fields[0]}, so nothing can "
                 f"be shared: switch on the feature gate {FEATURE_GATE} of kube-apiserver, "
@@ -211,12 +236,15 @@ class Publisher:
         if complete:
             self._retry_dropped_at = None
             self._gate_trouble.end()
+        if self._retry_taints_at is None:
+            self._taints_trouble.end()
         if len(self._rounds) < _ROUNDS or self._clock() - self._rounds[0] >= _ROUNDS_S:
             self._fight_trouble.end()
         self._on_published(complete, sum(len(device_names(body)) for body in found))
 
     def _rest(self, now: float) -> float:
-        return _RESYNC_S if self._retry_dropped_at is None else self._retry_dropped_at - now
+        times = (self._retry_dropped_at, self._retry_taints_at)
+        return min((at - now for at in times if at is not None), default=_RESYNC_S)
 
     def _throttle(self, now: float) -> float:
         """Return the seconds until the next round of writes is allowed."""

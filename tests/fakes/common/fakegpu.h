@@ -57,6 +57,10 @@ struct fg_gpu {
 	unsigned xid_seq;
 	unsigned work; /* lists that name the card's processes: FG_GRAPHICS, FG_MPS beside compute */
 	unsigned utilization, temperature, power_mw, power_limit_mw;
+	unsigned ecc_uncorrected, recovery_action, clock_reasons;
+	unsigned remap; /* 0 not supported (pages are retired), 1 supported */
+	unsigned remap_pending, remap_failed;
+	bool events; /* whether Xids are reported */
 	int numa_node; /* -1: not supported */
 	uint64_t memory, reserved, context; /* bytes */
 	char uuid[FG_NAME];

@@ -160,6 +160,12 @@ static bool plain_number_key(struct fg_gpu *g, const char *key, const char *valu
 		{"temperature", &g->temperature},
 		{"power_mw", &g->power_mw},
 		{"power_limit_mw", &g->power_limit_mw},
+		{"ecc_uncorrected", &g->ecc_uncorrected},
+		{"recovery_action", &g->recovery_action},
+		{"clock_reasons", &g->clock_reasons},
+		{"remap", &g->remap},
+		{"remap_pending", &g->remap_pending},
+		{"remap_failed", &g->remap_failed},
 	};
 	*known = true;
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -202,6 +208,8 @@ static bool gpu_key(struct fg_gpu *g, const char *key, char *value)
 		return word(mig_modes, value, &g->mig);
 	if (!strcmp(key, "numa_node"))
 		return numa(g, value);
+	if (!strcmp(key, "events"))
+		return flag(switches, value, &g->events);
 	return !strcmp(key, "lost") && flag(switches, value, &g->lost);
 }
 
@@ -211,7 +219,7 @@ static void defaults(struct fg_gpu *g, unsigned key)
 	*g = (struct fg_gpu){.present = true, .key = key, .minor = key, .bus = 0x3b + key,
 			     .brand = 2, .architecture = 6, .cc_major = 7, .cc_minor = 5,
 			     .multiprocessors = 40, .temperature = 38, .power_mw = 9420,
-			     .power_limit_mw = 70000, .numa_node = -1, .memory = 15360 * MIB,
+			     .power_limit_mw = 70000, .events = true, .numa_node = -1, .memory = 15360 * MIB,
 			     .reserved = 443 * MIB, .context = 100 * MIB, .name = "Tesla T4"};
 }
 

@@ -187,19 +187,6 @@ API nvmlReturn nvmlDeviceGetEccMode(nvmlDevice device, unsigned *now, unsigned *
 	return rc ? rc : constant(device, __func__, 1, pending);
 }
 
-API nvmlReturn nvmlDeviceGetTotalEccErrors(nvmlDevice device, unsigned type, unsigned counter,
-					   unsigned long long *errors)
-{
-	const struct fg_gpu *gpu;
-	nvmlReturn rc = nv_device(device, __func__, &gpu);
-	if (rc)
-		return rc;
-	if (!errors || type > 1 || counter > 1)
-		return NVML_INVALID_ARGUMENT;
-	*errors = 0;
-	return NVML_SUCCESS;
-}
-
 /* A T4 knows no MIG; `mig = disabled|enabled` plays a card that does. */
 API nvmlReturn nvmlDeviceGetMigMode(nvmlDevice device, unsigned *now, unsigned *pending)
 {

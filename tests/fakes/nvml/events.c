@@ -62,7 +62,7 @@ API nvmlReturn nvmlDeviceRegisterEvents(nvmlDevice device, unsigned long long ty
 		return rc;
 	if (!set)
 		return NVML_INVALID_ARGUMENT;
-	if (types & ~0x1full)
+	if (types & ~0x1full || !gpu->events)
 		return NVML_NOT_SUPPORTED;
 	set->types[gpu->key] = types;
 	set->seen[gpu->key] = sequence(gpu);

@@ -100,6 +100,20 @@ typedef struct {
 	unsigned gpu_instance, compute_instance;
 } nvmlEventData;
 
+typedef struct {
+	unsigned field, scope;
+	long long timestamp, latency;
+	unsigned type;
+	nvmlReturn result;
+	union {
+		double d;
+		unsigned u;
+		unsigned long long ull;
+	} value;
+} nvmlFieldValue;
+
+#define NVML_VALUE_UNSIGNED 1u
+
 #define NVML_STRUCT_VERSION(type, n) ((unsigned)(sizeof(type) | ((n) << 24)))
 #define NVML_NO_INSTANCE 0xffffffffu
 #define NVML_XID_EVENT 8ull

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 from apportion.kubelet import Kubelet, instance
 from apportion.kubelet.server import Action
-from apportion.model import ClaimOutcome, ClaimRef, ClaimUid
+from apportion.model import (
+    ClaimOutcome,
+    ClaimRef,
+    ClaimUid,
+    DeviceHealth,
+    DeviceName,
+    HealthState,
+)
 
 from tests.node.prepare import world
 from tests.node.support.kubelet import FakeKubelet
@@ -85,6 +92,9 @@ class Site:
             unprepare=functools.partial(self.claims, preparer.unprepare),
             observe=lambda _method, _failed, _seconds: None,
             on_status=self.statuses.append,
+            devices=lambda: (
+                DeviceHealth(world.NODE, DeviceName("gpu-0"), HealthState.HEALTHY, 1),
+            ),
             health_address=health,
         )
 

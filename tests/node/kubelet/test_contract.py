@@ -6,10 +6,12 @@ pkg/kubelet/cm/dra/manager.go of Kubernetes 1.36 does.
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
-from apportion.kubelet import Kubelet, supported_versions
-from apportion.kubelet.pb import dra_v1_pb2
+from apportion.kubelet import Kubelet, stream, supported_versions
+from apportion.kubelet.pb import dra_health_v1_pb2, dra_v1_pb2
 from apportion.model import ClaimUid
 from grpc_health.v1 import health_pb2
 
@@ -26,7 +28,10 @@ def test_registration_names_type_driver_endpoint_and_services(
     info = kubelet.plugins[0].info
     assert (info.type, info.name) == ("DRAPlugin", DRIVER)
     assert info.endpoint.startswith(str(site.plugin_dir))
-    assert tuple(info.supported_versions) == ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+    assert tuple(info.supported_versions) == (
+        *("v1.DRAPlugin", "v1beta1.DRAPlugin"),
+        *("v1.DRAResourceHealth", "v1beta1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"),
+    )
     until(lambda: site.statuses == [True])
 
 
@@ -36,15 +41,17 @@ def test_every_service_that_is_advertised_is_served_and_no_other(kubelet: FakeKu
     for api in APIS.values():
         call(channel, api, "NodePrepareResources", [])
         call(channel, api, "NodeUnprepareResources", [])
-    # The health stream is not advertised, so kubelet's try must be told that there is none.
+    for service in stream.supported_versions():
+        response = dra_health_v1_pb2.NodeWatchResourcesResponse
+        answers: Any = channel.unary_stream(
+            f"/{service}/NodeWatchResources",
+            request_serializer=dra_health_v1_pb2.NodeWatchResourcesRequest.SerializeToString,
+            response_deserializer=response.FromString,
+        )(dra_health_v1_pb2.NodeWatchResourcesRequest(), timeout=20)
+        assert isinstance(next(answers), response)
+        answers.cancel()
     with pytest.raises(grpc.RpcError) as raised:
-        unary(
-            channel,
-            "v1alpha1.DRAResourceHealth/NodeWatchResources",
-            dra_v1_pb2.Claim(),
-            dra_v1_pb2.Claim,
-            5,
-        )
+        unary(channel, "v2.DRAPlugin/NodePrepareResources", dra_v1_pb2.Claim(), dra_v1_pb2.Claim, 5)
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

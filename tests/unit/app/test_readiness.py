@@ -23,6 +23,7 @@ def ready(**state: bool) -> bool:
         "_published": state["published"],
         "_gpus": SimpleNamespace(usable=state["usable"]),
         "_pulse": SimpleNamespace(fresh=state["fresh"], check=lambda: None),
+        "_caring": SimpleNamespace(health=SimpleNamespace(check=lambda: None)),
         "_loops": SimpleNamespace(stopping=stopping),
         "_kubelet": SimpleNamespace(set_ready=lambda *, ready: said.append(ready)),
     }

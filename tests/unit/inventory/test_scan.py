@@ -187,7 +187,11 @@ def test_an_address_that_is_none_leaves_the_gpu_out(sysfs: Path) -> None:
     cards = Cards(samples.gpu(0))
     cards.pci_bus_id = lambda uuid: "??"  # type: ignore[method-assign] # noqa: ARG005
     assert scan.scan(cards, sysfs).excluded == (
-        Excluded(samples.gpu(0).uuid, "'??' is not a PCI address such as 0000:3b:00.0"),
+        Excluded(
+            samples.gpu(0).uuid,
+            "'??' is not a PCI address such as 0000:3b:00.0",
+            uuid=samples.gpu(0).uuid,
+        ),
     )
 
 

@@ -1,0 +1,116 @@
+"""An API server that drops device taints, and one that no longer does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from apportion.publisher import Publisher
+from apportion.publisher.plan import Body
+
+from tests.unit.publisher.test_plan import NODE, bodies
+from tests.unit.publisher.test_publisher import DRIVER, Server
+
+TAINT = {"key": "apportion.gpu/xid", "effect": "NoSchedule", "timeAdded": "2026-01-31T12:00:00Z"}
+
+
+class Taintless(Server):
+    """Removes taints in silence, as with the feature gate off."""
+
+    gate = False
+
+    def create_slice(self, body: Mapping[str, Any]) -> Body:
+        return super().create_slice(self._kept(body))
+
+    def update_slice(self, body: Mapping[str, Any]) -> Body:
+        return super().update_slice(self._kept(body))
+
+    def _kept(self, body: Mapping[str, Any]) -> Body:
+        found: Body = copy.deepcopy(dict(body))
+        if not self.gate:
+            for device in found["spec"]["devices"]:
+                device.pop("taints", None)
+        return found
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.server = Taintless()
+        self.now = 1000.0
+        self.tainted = False
+        self.told: list[str] = []
+        self.complete: list[bool] = []
+        self.publisher = Publisher(
+            self.server,
+            driver=DRIVER,
+            node=NODE,
+            desired=self._desired,
+            on_published=lambda complete, _devices: self.complete.append(complete),
+            on_dropped=self.told.append,
+            clock=lambda: self.now,
+        )
+
+    def _desired(self, generation: int) -> list[Body]:
+        found = bodies(generation, 1)
+        if self.tainted:
+            found[0]["spec"]["devices"][0]["taints"] = [TAINT]
+        return found
+
+    def settle(self) -> float:
+        for _ in range(10):
+            wait = self.publisher.step()
+            if wait > 0:
+                return wait
+        raise AssertionError("it never settles")
+
+    def published(self) -> list[list[str]]:
+        """Return each device's taints by their effects."""
+        return [
+            [taint["effect"] for taint in device.get("taints", ())]
+            for body in self.server.slices.values()
+            for device in body["spec"]["devices"]
+        ]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    found = Scene()
+    found.settle()
+    return found
+
+
+def test_a_tainted_device_is_withdrawn_where_taints_are_dropped(scene: Scene) -> None:
+    before = scene.published()
+    scene.tainted = True
+    wait = scene.settle()
+    assert scene.published() == before[1:]
+    assert "switch on the feature gate DRADeviceTaints" in scene.told[-1]
+    assert wait == 600
+    # And what is published is complete: nobody is less ready for it.
+    assert scene.complete[-1]
+
+
+def test_without_the_taint_it_is_back_at_once(scene: Scene) -> None:
+    before = scene.published()
+    scene.tainted = True
+    scene.settle()
+    scene.tainted = False
+    scene.settle()
+    assert scene.published() == before
+
+
+def test_a_gate_that_is_switched_on_is_noticed(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    scene.tainted = True
+    scene.now += scene.settle()
+    scene.settle()
+    assert len(scene.told) == 2, "tried, and dropped again"
+    scene.server.gate = True
+    scene.now += 600
+    scene.settle()
+    assert scene.published()[0] == ["NoSchedule"]
+    assert "unhealthy GPUs cannot be tainted: all is well again" in caplog.text
