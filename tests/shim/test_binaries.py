@@ -104,7 +104,8 @@ class Slot(ctypes.LittleEndianStructure):
     _fields_ = (
         ("seq", ctypes.c_uint64), ("used", ctypes.c_uint64), ("pid", ctypes.c_uint32),
         ("reserved0", ctypes.c_uint32), ("started", ctypes.c_uint64),
-        ("namespace", ctypes.c_uint64), ("reserved", ctypes.c_uint64 * 3),
+        ("namespace", ctypes.c_uint64), ("reserved", ctypes.c_uint64 * 2),
+        ("object", ctypes.c_uint64),
     )  # fmt: skip
 
 

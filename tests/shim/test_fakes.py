@@ -86,6 +86,7 @@ def test_exports_are_the_drivers_and_all_found_by_name(t4s: Machine) -> None:
         if line.startswith("ENTRY(")
     ]
     assert {row[1] for row in rows} == exported
+    t4s.driver.set_option(None, "cuda", "13.1")
     process = t4s.cuda()
     for name, symbol, version, stream in rows:
         flags = 2 if stream == "PER_THREAD" else 1

@@ -13,8 +13,8 @@ VERSION = 1
 HEADER = struct.Struct("<QIIIIQQQIIII")
 """magic, version, header_size, slot_size, slot_count, total, denied, peak, dirty, clean, top, 0."""
 
-SLOT = struct.Struct("<QQIIQQ24x")
-"""seq, used, pid, 0, started, namespace."""
+SLOT = struct.Struct("<QQIIQQQQQ")
+"""seq, used, pid, 0, started, namespace, 0, 0, object; object is 0 in a process's slot."""
 
 SLOT_COUNT = 1024
 SLOTS_OFFSET = 4096

@@ -147,10 +147,14 @@ class Shares:
         data, charges = self._look(key)
         total, denied, peak = layout.HEADER.unpack_from(data)[5:8]
         held = sum(charge.bytes for charge in charges)
-        return Usage(total=total, held=held, processes=len(charges), peak=peak, denied=denied)
+        processes = sum(charge.own.pid != 0 for charge in charges)
+        return Usage(total=total, held=held, processes=processes, peak=peak, denied=denied)
 
     def charges(self, key: ShareKey) -> tuple[Charge, ...]:
-        """Return what the share's ledger says of each live process. Raises as `usage` does."""
+        """Return what the share's ledger says of each live process. Raises as `usage` does.
+
+        Memory that several of them may hold is listed by itself, with PID 0.
+        """
         return self._look(key)[1]
 
     def _look(self, key: ShareKey) -> tuple[bytes, tuple[Charge, ...]]:

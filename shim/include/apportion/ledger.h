@@ -9,10 +9,15 @@
  * an open file description that lives exactly as long as the owner's mapping. The bytes lie
  * beyond the end of the file; nothing is stored there.
  *
+ * Memory that one process gives to others (IPC, exported handles) has a slot of its own while any
+ * of them holds it: `pid` 0, `object` not 0, its byte under a read lock of each holder instead of
+ * one write lock. Its `used` is written only under the write lock, by who makes or reaps it.
+ *
  * How to read it from outside (the plugin, `apportion status`):
  *   - `total` is what new allocations are measured against. It is never too small; after the death
  *     of a process it is too large until the next one of the share sweeps.
- *   - what is really held now: sum of `used` over the slots whose byte is locked (F_OFD_GETLK).
+ *   - what is really held now: sum of `used` over the slots whose byte is locked, for reading
+ *     or writing (F_OFD_GETLK asked for a write lock).
  *   - a reader takes no lock and writes nothing.
  */
 #ifndef APPORTION_LEDGER_H
@@ -63,7 +68,9 @@ struct apportion_ledger_slot {
     _Atomic uint64_t started;  /* CLOCK_BOOTTIME of the claim, nanoseconds; informative only */
     _Atomic uint64_t namespace; /* inode of the owner's PID namespace, in which `pid` counts; 0: not
                                 * known. Informative only */
-    uint64_t reserved[3];      /* zero */
+    uint64_t reserved[2];      /* zero */
+    _Atomic uint64_t object;   /* 0: a process's slot. Else what the slot's bytes are charged for:
+                                * one piece of memory that several processes may hold */
 };
 
 _Static_assert(sizeof(struct apportion_ledger_header) == APPORTION_LEDGER_HEADER_SIZE, "header");

@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "descriptor.h"
 #include "shares.h"
 #include "sys.h"
 
@@ -101,15 +102,16 @@ static bool reserve_once(struct ap_process *process, struct ap_gpu *gpu, uint64_
     return join(process, only) && ap_ledger_reserve(&only->ledger, bytes, only->limits.memory);
 }
 
-static void sweep(struct ap_gpu *gpu)
+static void sweep(struct ap_process *process, struct ap_gpu *gpu)
 {
+    ap_descriptors_sweep(process);
     for (uint32_t i = 0; i < gpu->share_count; i++)
         ap_ledger_sweep(&gpu->shares[i]->ledger);
 }
 
 static bool reserve_after_sweep(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
 {
-    sweep(gpu);
+    sweep(process, gpu);
     int tries = gpu->share_count > 1 ? TRIES : 1;
     while (tries-- > 0)
         if (reserve_once(process, gpu, bytes))

@@ -40,6 +40,29 @@ uint64_t ap_ledger_release(struct ap_ledger *ledger, uint64_t bytes);
 /* Takes over what the dead left. Never waits for anybody; does what it can. */
 void ap_ledger_sweep(struct ap_ledger *ledger);
 
+/* Charges `bytes`, which this process was charged, to a slot of their own that others can find by
+ * `object` (not 0) and hold too. Returns its index, with the slot in *slot; or -ENOENT when this
+ * process was not charged as much here, -ENOSPC when no slot is free. */
+int ap_ledger_share(struct ap_ledger *ledger, uint64_t object, uint64_t bytes,
+                    struct apportion_ledger_slot **slot);
+
+/* Holds an object that others may hold; its bytes are charged once. -ENOENT: there is none. */
+int ap_ledger_hold(struct ap_ledger *ledger, uint64_t object, struct apportion_ledger_slot **slot);
+
+/* Nobody finds the object any more; those who hold it still do. */
+void ap_ledger_retire(struct apportion_ledger_slot *slot);
+
+/* Ends a hold; the last one gives the bytes back. */
+void ap_ledger_let_go(struct ap_ledger *ledger, int index, struct apportion_ledger_slot *slot);
+
+/* For ledger_join and ledger_shared: locks a free slot through `fd` (which the caller closes),
+ * empties and maps it. Its index, or a negative error number. */
+int ap_ledger_take_slot(struct ap_ledger *ledger, int fd, struct apportion_ledger_slot **slot);
+
+/* Maps a slot anew: a lock taken through `fd` then lasts until it is unmapped. */
+struct apportion_ledger_slot *ap_ledger_map_slot(int fd, uint32_t index);
+void ap_ledger_unmap_slot(struct apportion_ledger_slot *slot);
+
 /* For ledger_join and the sweep: empties a slot whose byte the caller has locked. */
 void ap_ledger_reap(struct apportion_ledger_header *head, struct apportion_ledger_slot *slot);
 

@@ -80,49 +80,59 @@ static void raise_top(struct apportion_ledger_header *head, uint32_t index)
         done = atomic_compare_exchange_weak(&head->top, &top, index + 1) || top > index;
 }
 
-static void settle_in(struct ap_ledger *ledger, struct apportion_ledger_slot *mine, uint32_t index)
+struct apportion_ledger_slot *ap_ledger_map_slot(int fd, uint32_t index)
 {
-    raise_top(ledger->head, index);
-    ap_ledger_reap(ledger->head, mine);
-    atomic_store(&mine->namespace, ap_pid_namespace());
-    atomic_store(&mine->pid, ap_pid());
-    atomic_store(&mine->started, ap_boot_ns());
-    atomic_store(&ledger->mine_index, index);
-    atomic_store(&ledger->mine, mine);
+    uint64_t at = APPORTION_LEDGER_SLOTS_OFFSET + (uint64_t)index * APPORTION_LEDGER_SLOT_SIZE;
+    unsigned char *page = ap_map_shared(fd, PAGE, at / PAGE * PAGE);
+    return page ? (struct apportion_ledger_slot *)(page + at % PAGE) : NULL;
 }
 
-/* The page is mapped before the byte is locked and the descriptor is closed afterwards: from then
- * on the lock hangs on the mapping alone, and the kernel drops it when the process's memory goes,
- * by exit, exec or SIGKILL. A child has no such mapping (ap_map_shared), and closefrom() in the
- * application cannot reach it. */
+void ap_ledger_unmap_slot(struct apportion_ledger_slot *slot)
+{
+    ap_unmap((void *)((uintptr_t)slot / PAGE * PAGE), PAGE);
+}
+
+/* The page is mapped before the byte is locked and the caller closes the descriptor afterwards:
+ * from then on the lock hangs on the mapping alone, and the kernel drops it when the process's
+ * memory goes, by exit, exec or SIGKILL. A child has no such mapping (ap_map_shared), and
+ * closefrom() in the application cannot reach it. */
+int ap_ledger_take_slot(struct ap_ledger *ledger, int fd, struct apportion_ledger_slot **slot)
+{
+    for (uint32_t index = 0; index < APPORTION_LEDGER_SLOT_COUNT; index++) {
+        int error = ap_byte_lock_try(fd, APPORTION_LEDGER_LOCK_SLOTS + (int64_t)index);
+        if (error == -EAGAIN || error == -EACCES)
+            continue;
+        if (error < 0)
+            return error;
+        *slot = ap_ledger_map_slot(fd, index);
+        if (!*slot) {
+            ap_byte_unlock(fd, APPORTION_LEDGER_LOCK_SLOTS + (int64_t)index);
+            return -ENOMEM;
+        }
+        raise_top(ledger->head, index);
+        ap_ledger_reap(ledger->head, *slot);
+        return (int)index;
+    }
+    return -ENOSPC;
+}
+
 int ap_ledger_join(struct ap_ledger *ledger)
 {
-    int fd, error = -ENOSPC;
+    struct apportion_ledger_slot *mine = NULL;
     if (atomic_load(&ledger->mine))
         return 0;
-    fd = ap_ledger_reopen(ledger);
-    if (fd < 0)
-        return fd;
-    for (uint32_t index = 0; index < APPORTION_LEDGER_SLOT_COUNT; index++) {
-        uint64_t at = APPORTION_LEDGER_SLOTS_OFFSET + (uint64_t)index * APPORTION_LEDGER_SLOT_SIZE;
-        error = ap_byte_lock_try(fd, APPORTION_LEDGER_LOCK_SLOTS + (int64_t)index);
-        if (error == -EAGAIN || error == -EACCES) {
-            error = -ENOSPC;
-            continue;
-        }
-        if (error < 0)
-            break;
-        unsigned char *page = ap_map_shared(fd, PAGE, at / PAGE * PAGE);
-        if (!page) {
-            ap_byte_unlock(fd, APPORTION_LEDGER_LOCK_SLOTS + (int64_t)index);
-            error = -ENOMEM;
-            break;
-        }
-        settle_in(ledger, (struct apportion_ledger_slot *)(page + at % PAGE), index);
-        break;
+    int fd = ap_ledger_reopen(ledger);
+    int index = fd < 0 ? fd : ap_ledger_take_slot(ledger, fd, &mine);
+    if (index >= 0) {
+        atomic_store(&mine->namespace, ap_pid_namespace());
+        atomic_store(&mine->pid, ap_pid());
+        atomic_store(&mine->started, ap_boot_ns());
+        atomic_store(&ledger->mine_index, (uint32_t)index);
+        atomic_store(&ledger->mine, mine);
+    } else {
+        ap_log("%s: no slot: error %d", ledger->path, -index);
     }
-    ap_close(fd);
-    if (error < 0)
-        ap_log("%s: no slot: error %d", ledger->path, -error);
-    return error;
+    if (fd >= 0)
+        ap_close(fd);
+    return index < 0 ? index : 0;
 }

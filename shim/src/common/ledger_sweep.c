@@ -41,6 +41,11 @@
  *    T must be read between a and c. Read before a, a release before and a reserve after the scan
  *    could bring total back to T and S would be too small.
  *
+ * A slot that several processes hold (ledger_shared.c) is written under the write lock alone, by
+ * who makes it or reaps it, so all of the above holds for it as for a process's: its owner is dead
+ * when nobody has its byte locked. Making it moves bytes: both slots' seq begins; own used -= n,
+ * n goes to PEND; the new slot's used += n; both end.
+ *
  * What remains: a process stopped (not killed) inside the some ten instructions of an operation
  * puts recounts off, one stopped while it holds a byte puts that byte's work off, until it goes
  * on or is killed. Peers allocate meanwhile, within a total that is too large by the GHOST. */
@@ -70,6 +75,7 @@ void ap_ledger_reap(struct apportion_ledger_header *head, struct apportion_ledge
     if (left)
         atomic_fetch_sub(&head->total, left);
     atomic_store(&slot->pid, 0);
+    atomic_store(&slot->object, 0);
     atomic_fetch_sub(&slot->seq, 1);
 }
 

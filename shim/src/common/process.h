@@ -29,6 +29,7 @@ struct ap_gpu {
     struct ap_share *shares[AP_SHARE_MAX];
     struct ap_table blocks;     /* blocks of memory that small allocations lie in, by reference */
     struct ap_lock small_lock;  /* held while a small allocation is placed */
+    _Atomic uint64_t held_bytes; /* held with other processes: hold.c */
     struct ap_lock array_lock;
     uint64_t array_bytes;       /* in small arrays, which share blocks */
     _Atomic uint64_t small;     /* blocks that hold small pieces, and what is in them: charge.c */
@@ -77,6 +78,15 @@ struct ap_process {
     struct ap_lock vmm_lock;    /* for the two tables below, with the driver's call */
     struct ap_table handles;    /* memory without address, by handle */
     struct ap_table mappings;   /* where it is mapped, by address; `context` is the handle */
+
+    struct ap_lock import_lock; /* spans the calls that open, close and give out IPC handles */
+    struct ap_lock hold_lock;
+    struct ap_table holds;      /* what is held with other processes: hold.c */
+    struct ap_table descriptors; /* of memory that was given out as one: descriptor.c */
+    char device_path[64];       /* of the driver's descriptors; "" before the first */
+    struct ap_table bound;      /* memory that arrays and multicast objects hold: bound.c */
+    struct ap_table externals;  /* imported memory, by the driver's handle: external.c */
+    _Atomic uint64_t externals_made;
 
     struct ap_lock pool_lock;   /* for new entries in `pools`, and a device's current pool */
     _Atomic uint32_t pool_count; /* places of `pools` that were ever in use */

@@ -40,6 +40,11 @@ int ap_fstat(int fd, struct stat *out)
     return (int)ap_sys(SYS_fstat, fd, (long)out, 0, 0, 0, 0);
 }
 
+long ap_readlink(const char *path, char *buffer, size_t size)
+{
+    return ap_sys(SYS_readlinkat, AT_FDCWD, (long)path, (long)buffer, (long)size, 0, 0);
+}
+
 long ap_read(int fd, void *buffer, size_t size)
 {
     return ap_sys(SYS_read, fd, (long)buffer, (long)size, 0, 0, 0);
@@ -133,15 +138,30 @@ void ap_unmap(void *address, size_t size)
     unmap_pages(address, size);
 }
 
+static int set_lock(int fd, int64_t byte, int64_t count, short type)
+{
+    struct flock what = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = count};
+    return (int)ap_sys(SYS_fcntl, fd, F_OFD_SETLK, (long)&what, 0, 0, 0);
+}
+
 static int set_byte_lock(int fd, int64_t byte, short type)
 {
-    struct flock what = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    return (int)ap_sys(SYS_fcntl, fd, F_OFD_SETLK, (long)&what, 0, 0, 0);
+    return set_lock(fd, byte, 1, type);
+}
+
+int ap_bytes_mark(int fd, int64_t byte, int64_t count)
+{
+    return set_lock(fd, byte, count, F_RDLCK);
 }
 
 int ap_byte_lock_try(int fd, int64_t byte)
 {
     return set_byte_lock(fd, byte, F_WRLCK);
+}
+
+int ap_byte_share_try(int fd, int64_t byte)
+{
+    return set_byte_lock(fd, byte, F_RDLCK);
 }
 
 void ap_byte_unlock(int fd, int64_t byte)
@@ -169,6 +189,14 @@ void ap_nap(long length)
 {
     struct timespec time = {.tv_nsec = length};
     (void)ap_sys(SYS_nanosleep, (long)&time, 0, 0, 0, 0, 0);
+}
+
+uint64_t ap_random(void)
+{
+    uint64_t number = 0;
+    if (ap_sys(SYS_getrandom, (long)&number, sizeof number, 0, 0, 0, 0) == (long)sizeof number)
+        return number;
+    return ap_boot_ns() * UINT64_C(0x9e3779b97f4a7c15) ^ ap_pid(); /* before Linux 3.17 */
 }
 
 uint32_t ap_pid(void)

@@ -14,6 +14,7 @@ long ap_sys(long number, long a, long b, long c, long d, long e, long f);
 int ap_open(int folder, const char *path, int flags);
 int ap_close(int fd);
 int ap_fstat(int fd, struct stat *out);
+long ap_readlink(const char *path, char *buffer, size_t size);
 long ap_read(int fd, void *buffer, size_t size);
 void ap_write(int fd, const void *buffer, size_t size);
 long ap_getdents(int fd, void *buffer, size_t size);
@@ -37,13 +38,20 @@ void ap_unmap(void *address, size_t size);
 /* Open-file-description locks on one byte. try: 0 taken, -EAGAIN held by another. */
 int ap_byte_lock_try(int fd, int64_t byte);
 void ap_byte_unlock(int fd, int64_t byte);
+/* The same for reading, beside other readers; an own lock for writing becomes one for reading. */
+int ap_byte_share_try(int fd, int64_t byte);
 /* Whether another open file description, whoever's, has the byte locked. */
 bool ap_byte_is_locked(int fd, int64_t byte);
+
+/* Marks `count` bytes from `byte` on for as long as a descriptor of this file description is open,
+ * in any process; others may mark the same. Negative: error. */
+int ap_bytes_mark(int fd, int64_t byte, int64_t count);
 
 void ap_futex_wait(void *word, uint32_t expected);
 void ap_futex_wake_one(void *word);
 void ap_nap(long nanoseconds); /* less than a second */
 
+uint64_t ap_random(void);
 uint32_t ap_pid(void);
 /* Inode of this process's PID namespace, which no other has while it lives; 0: no /proc. */
 uint64_t ap_pid_namespace(void);

@@ -12,6 +12,7 @@
 #include "../common/account.h"
 #include "array_size.h"
 #include "charge.h"
+#include "mem_vmm.h"
 
 #define SMALL_MOST (UINT64_C(1) << 20)
 
@@ -202,14 +203,35 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     return create(&request, (void **)array);
 }
 
+/* What was mapped to it goes with it, before another gets its handle. */
+static CUresult gone(struct ap_process *process, CUresult result, uint64_t key)
+{
+    if (process && result == CUDA_SUCCESS)
+        ap_unbind_all(process, key);
+    if (process)
+        ap_unlock(&process->vmm_lock);
+    return result;
+}
+
+static struct ap_process *going(void)
+{
+    struct ap_process *process = ap_process();
+    if (process)
+        ap_lock(&process->vmm_lock);
+    return process;
+}
+
 static CUresult destroy_array(CUdeviceptr key)
 {
-    return real_cuda()->cuArrayDestroy((CUarray)(uintptr_t)key);
+    struct ap_process *process = going();
+    return gone(process, real_cuda()->cuArrayDestroy((CUarray)(uintptr_t)key), key);
 }
 
 static CUresult destroy_mipmapped(CUdeviceptr key)
 {
-    return real_cuda()->cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)key);
+    struct ap_process *process = going();
+    CUmipmappedArray array = (CUmipmappedArray)(uintptr_t)key;
+    return gone(process, real_cuda()->cuMipmappedArrayDestroy(array), key);
 }
 
 CUresult cuArrayDestroy(CUarray array)

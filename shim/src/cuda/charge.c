@@ -3,7 +3,10 @@
 #include <stdatomic.h>
 
 #include "../common/account.h"
+#include "../common/descriptor.h"
+#include "../common/hold.h"
 #include "device.h"
+#include "mem_vmm.h"
 #include "pool.h"
 
 #define SMALL_MOST (UINT64_C(1) << 20)
@@ -70,27 +73,33 @@ static void leave_small(struct ap_ticket *ticket)
     ticket->small_locked = false;
 }
 
+bool ap_charge_reserve(struct ap_ticket *ticket, uint64_t bytes)
+{
+    ticket->bytes = bytes;
+    if (is_small(bytes)) {
+        enter_small(ticket);
+        if (may_fit_in_blocks(ticket->gpu, bytes))
+            return true;
+    }
+    uint64_t wanted = round_up(bytes, AP_BLOCK);
+    if (ap_gpu_reserve(ticket->process, ticket->gpu, wanted)) {
+        ticket->reserved = wanted;
+        return true;
+    }
+    leave_small(ticket);
+    ap_gpu_count_denied(ticket->gpu);
+    return false;
+}
+
 CUresult ap_charge_begin(struct ap_ticket *ticket, uint64_t bytes)
 {
-    *ticket = (struct ap_ticket){.process = ap_process(), .bytes = bytes};
+    *ticket = (struct ap_ticket){.process = ap_process()};
     if (!ticket->process)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = ap_charge_where(ticket);
     if (result != CUDA_SUCCESS)
         return result;
-    if (is_small(bytes)) {
-        enter_small(ticket);
-        if (may_fit_in_blocks(ticket->gpu, bytes))
-            return CUDA_SUCCESS;
-    }
-    uint64_t wanted = round_up(bytes, AP_BLOCK);
-    if (ap_gpu_reserve(ticket->process, ticket->gpu, wanted)) {
-        ticket->reserved = wanted;
-        return CUDA_SUCCESS;
-    }
-    leave_small(ticket);
-    ap_gpu_count_denied(ticket->gpu);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return ap_charge_reserve(ticket, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static void give_back(struct ap_ticket *ticket)
@@ -240,6 +249,19 @@ void ap_charge_drop(struct ap_process *process, const struct ap_record *record)
 {
     struct ap_gpu *gpu = &process->gpus[record->gpu];
     uint64_t back = record->bytes;
+    if (record->kind == AP_HELD || record->kind == AP_GIVEN) {
+        if (record->kind == AP_GIVEN)
+            ap_hold_retire(process, (uint32_t)record->bytes);
+        ap_hold_drop(process, (uint32_t)record->bytes);
+        ap_descriptor_look(process, (uint32_t)record->bytes);
+        return;
+    }
+    if (record->kind == AP_PART) {
+        ap_lock(&process->vmm_lock);
+        ap_memory_let_go(process, record->bytes);
+        ap_unlock(&process->vmm_lock);
+        return;
+    }
     if (record->kind == AP_SMALL)
         back = leave_small_blocks(gpu, record);
     else if (record->kind == AP_SMALL_ARRAY)

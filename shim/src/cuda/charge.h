@@ -29,14 +29,21 @@ struct ap_ticket {
 
 /* Kinds of records in the pointer table, by what goes back when one is dropped. */
 enum ap_kind {
-    AP_LARGE,      /* its bytes */
-    AP_SMALL,      /* the blocks that are empty then */
-    AP_SMALL_ARRAY /* the same for arrays, which have blocks of their own */
+    AP_LARGE,       /* its bytes */
+    AP_SMALL,       /* the blocks that are empty then */
+    AP_SMALL_ARRAY, /* the same for arrays, which have blocks of their own */
+    AP_HELD,        /* a hold that may be others' too: `bytes` is its number (hold.h) */
+    AP_UNSIZED,     /* nothing yet: how much it is will be seen when it is mapped */
+    AP_PART,        /* one reference to imported memory: `bytes` is its number in `handles` */
+    AP_GIVEN        /* as AP_HELD, where this process made it, and ends it for who would open it */
 };
 
 /* Fills in the current context and its GPU. Else the error to return: the driver's, or out of
  * memory where the GPU has no share. */
 CUresult ap_charge_where(struct ap_ticket *ticket);
+
+/* Reserves for `bytes` on the ticket's GPU. False: it is full, and that was counted. */
+bool ap_charge_reserve(struct ap_ticket *ticket, uint64_t bytes);
 
 /* Before the driver allocates on the current context's device: reserves. CUDA_SUCCESS: go on, and
  * settle or cancel. Else the error to return. */

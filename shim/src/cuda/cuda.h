@@ -32,9 +32,51 @@ typedef struct {
     unsigned char flags[8];
 } CUmemAllocationProp;
 
+typedef struct {
+    unsigned char reserved[64];
+} CUipcMemHandle;
+
+enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1, CU_MEM_HANDLE_TYPE_FABRIC = 8 };
+enum { CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1 };
+
+typedef struct CUstream_st *CUstream;
+typedef struct CUexternalMemory_st *CUexternalMemory;
+typedef struct {
+    int type;
+    union {
+        int fd;
+        void *pointers[2];
+    } handle;
+    unsigned long long size;
+    unsigned int flags, reserved[16];
+} CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
+enum { CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1, CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD = 9 };
+
+typedef struct {
+    int resource_type;
+    void *resource;
+    int subresource_type;
+    union {
+        struct {
+            unsigned int level, layer, x, y, z, width, height, depth;
+        } level;
+        struct {
+            unsigned int layer;
+            unsigned long long offset, size;
+        } tail;
+    } subresource;
+    int operation, handle_type;
+    unsigned long long handle, offset;
+    unsigned int devices, flags, reserved[2];
+} CUarrayMapInfo;
+enum { CU_MEM_OPERATION_TYPE_MAP = 1, CU_MEM_OPERATION_TYPE_UNMAP = 2 };
+
+_Static_assert(sizeof(CUDA_EXTERNAL_MEMORY_HANDLE_DESC) == 104, "as in the driver");
+_Static_assert(sizeof(CUarrayMapInfo) == 96, "as in the driver");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "as in the driver");
 
 enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum { CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9 };
 
 typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;

@@ -3,9 +3,11 @@
  * gone: releasing the handle while it is mapped frees nothing (llama.cpp and PyTorch do that).
  *
  * One lock spans each of the driver's calls and what we note of it, so that neither a handle nor
- * an address can be given out again in between. Memory on the host is never charged or refused.
- * Memory imported from elsewhere is not charged here (its maker was). */
+ * an address can be given out again in between. Memory on the host is never charged or refused. */
+#include "mem_vmm.h"
+
 #include "../common/account.h"
+#include "charge.h"
 #include "device.h"
 
 static uint64_t whole_blocks(uint64_t bytes)
@@ -16,23 +18,41 @@ static uint64_t whole_blocks(uint64_t bytes)
     return padded / AP_BLOCK * AP_BLOCK;
 }
 
-static void let_go(struct ap_process *process, CUmemGenericAllocationHandle handle)
+void ap_memory_let_go(struct ap_process *process, uint64_t handle)
 {
     struct ap_record last;
-    if (ap_table_unref(&process->handles, handle, &last))
-        ap_gpu_release(&process->gpus[last.gpu], last.bytes);
+    if (!ap_table_unref(&process->handles, handle, &last))
+        return;
+    ap_charge_drop(process, &last);
+    ap_unbind_all(process, handle);
 }
 
-/* The driver made `handle`; false: no memory to remember it. */
-static bool note_handle(struct ap_process *process, const struct ap_record *record)
+uint64_t ap_memory_at(CUdeviceptr pointer)
+{
+    const struct real_cuda *real = real_cuda();
+    CUmemGenericAllocationHandle handle = 0;
+    if (!real->cuMemRetainAllocationHandle || !real->cuMemRelease ||
+        real->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)pointer) != CUDA_SUCCESS)
+        return 0;
+    (void)real->cuMemRelease(handle);
+    return handle;
+}
+
+bool ap_memory_note(struct ap_process *process, const struct ap_record *record)
 {
     struct ap_record old;
     bool had_old = false;
-    ap_lock(&process->vmm_lock);
     bool noted = ap_table_put(&process->handles, record, &old, &had_old);
-    ap_unlock(&process->vmm_lock);
     if (had_old)
-        ap_gpu_release(&process->gpus[old.gpu], old.bytes);
+        ap_charge_drop(process, &old);
+    return noted;
+}
+
+static bool note_handle(struct ap_process *process, const struct ap_record *record)
+{
+    ap_lock(&process->vmm_lock);
+    bool noted = ap_memory_note(process, record);
+    ap_unlock(&process->vmm_lock);
     return noted;
 }
 
@@ -92,7 +112,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     ap_lock(&process->vmm_lock);
     CUresult result = real->cuMemRelease(handle);
     if (result == CUDA_SUCCESS)
-        let_go(process, handle);
+        ap_memory_let_go(process, handle);
     ap_unlock(&process->vmm_lock);
     return result;
 }
@@ -106,7 +126,23 @@ static void note_mapping(struct ap_process *process, CUdeviceptr pointer, size_t
     if (!ap_table_ref_known(&process->handles, handle))
         return;
     if (ap_table_put(&process->mappings, &record, &old, &had_old) && had_old)
-        let_go(process, old.context);
+        ap_memory_let_go(process, old.context);
+}
+
+/* Of imported memory whose size nobody told, the first mapping tells it: only the whole can be
+ * mapped (measured). False: it does not fit. */
+static bool charge_mapped(struct ap_process *process, uint64_t handle, size_t bytes)
+{
+    struct ap_record record, old;
+    bool had_old;
+    if (!ap_table_get(&process->handles, handle, &record) || record.kind != AP_UNSIZED)
+        return true;
+    record.bytes = whole_blocks(bytes);
+    record.kind = AP_LARGE;
+    if (ap_gpu_reserve(process, &process->gpus[record.gpu], record.bytes))
+        return ap_table_put(&process->handles, &record, &old, &had_old);
+    ap_gpu_count_denied(&process->gpus[record.gpu]);
+    return false;
 }
 
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
@@ -114,12 +150,16 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 {
     const struct real_cuda *real = real_cuda();
     struct ap_process *process = ap_process();
-    if (!real->cuMemMap)
+    if (!real->cuMemMap || !real->cuMemUnmap)
         return CUDA_ERROR_NOT_FOUND;
     if (!process)
         return real->cuMemMap(pointer, bytes, offset, handle, flags);
     ap_lock(&process->vmm_lock);
     CUresult result = real->cuMemMap(pointer, bytes, offset, handle, flags);
+    if (result == CUDA_SUCCESS && !charge_mapped(process, handle, bytes)) {
+        (void)real->cuMemUnmap(pointer, bytes);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (result == CUDA_SUCCESS)
         note_mapping(process, pointer, bytes, handle);
     ap_unlock(&process->vmm_lock);
@@ -134,7 +174,7 @@ static void forget_mappings(struct ap_process *process, CUdeviceptr pointer, siz
         struct ap_record mapping;
         bool known = ap_table_take(&process->mappings, at, &mapping);
         if (known)
-            let_go(process, mapping.context);
+            ap_memory_let_go(process, mapping.context);
         at += known && mapping.bytes ? mapping.bytes : AP_BLOCK;
     }
 }

@@ -20,6 +20,7 @@ enum {
 	FG_HEADER_SIZE = 4096,
 	FG_SLOT_SIZE = 512,
 	FG_NAME = 64,
+	FG_HOLDERS = 32,
 	FG_FUNCTION = 64,
 };
 
@@ -112,7 +113,10 @@ struct fg_slot {
 	uint64_t bytes[FG_MAX_GPUS];
 	uint64_t launches[FG_MAX_GPUS];
 	uint32_t contexts[FG_MAX_GPUS];
-	uint8_t padding[FG_SLOT_SIZE - 24 - FG_NAME - 20 * FG_MAX_GPUS];
+	/* Not 0: no process, but one piece of memory that several hold (object.c). */
+	uint64_t object;
+	uint16_t holders[FG_HOLDERS]; /* their slots, from 1; the first is who NVML says has it */
+	uint8_t padding[FG_SLOT_SIZE - 32 - 2 * FG_HOLDERS - FG_NAME - 20 * FG_MAX_GPUS];
 };
 
 _Static_assert(sizeof(struct fg_slot) == FG_SLOT_SIZE, "the slot's size is part of the layout");
@@ -131,6 +135,22 @@ enum fg_result fg_charge(unsigned key, uint64_t bytes, uint64_t capacity);
 void fg_uncharge(unsigned key, uint64_t bytes);
 void fg_count_context(unsigned key, int by);
 void fg_count_launch(unsigned key);
+
+/* Memory that several processes hold, and descriptors: alive until the last of them is gone. A
+ * number from 0, or -1. */
+
+/* Makes one of what this process was charged. */
+int fg_object_make(unsigned key, uint64_t bytes);
+
+/* Holds one more time; `object` is its slot's, so that a number used again is not mistaken. */
+bool fg_object_hold(int number, uint64_t object);
+void fg_object_drop(int number);
+uint64_t fg_object(int number);
+uint64_t fg_object_bytes(int number, unsigned key);
+
+/* A descriptor that holds it, and the object that one holds. */
+int fg_object_export(int number);
+int fg_object_import(int fd);
 
 struct fg_process {
 	int pid; /* as the caller sees it */

@@ -5,7 +5,7 @@
  * exit, exec and SIGKILL, a forked child does not inherit it (MADV_DONTFORK), and no closing of
  * descriptors touches it. PIDs play no part, so that PID namespaces may differ. */
 #define _GNU_SOURCE
-#include "fakegpu.h"
+#include "state.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,17 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Locked bytes lie past the end of the file: one for the whole, then one for each slot. */
-#define WHOLE ((off_t)1 << 40)
-#define SLOT_BYTE(i) (WHOLE + 1 + (off_t)(i))
-
-struct shared {
-	struct fg_header header;
-	uint8_t padding[FG_HEADER_SIZE - sizeof(struct fg_header)];
-	struct fg_slot slot[FG_SLOTS];
-};
-
-_Static_assert(sizeof(struct shared) == FG_FILE_SIZE, "the mapping is the file");
+#define WHOLE FG_WHOLE_BYTE
+#define SLOT_BYTE(i) FG_SLOT_BYTE(i)
 
 static pthread_mutex_t claiming = PTHREAD_MUTEX_INITIALIZER;
 static struct shared *own_map;  /* absent from a forked child: do not follow it there */
@@ -35,7 +26,7 @@ static struct fg_slot *own;
 static ino_t own_file;
 static const char *alive;       /* a page that the kernel wipes in a forked child */
 
-static bool set_lock(int fd, int command, short type, off_t byte)
+bool fg_set_lock(int fd, int command, short type, off_t byte)
 {
 	struct flock f = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
 	int rc;
@@ -52,9 +43,9 @@ static bool is_locked(int fd, unsigned slot)
 }
 
 /* Explicitly, since a child forked meanwhile has a copy of the descriptor. */
-static void leave(int fd)
+void fg_leave(int fd)
 {
-	set_lock(fd, F_OFD_SETLK, F_UNLCK, WHOLE);
+	fg_set_lock(fd, F_OFD_SETLK, F_UNLCK, WHOLE);
 	close(fd);
 }
 
@@ -76,7 +67,7 @@ static bool prepare(int fd)
 }
 
 /* Enters the critical section and makes the file if need be. Returns a descriptor or -1. */
-static int enter(void)
+int fg_enter(void)
 {
 	char path[256];
 	if (!fg_path(path, sizeof path, "state"))
@@ -87,13 +78,13 @@ static int enter(void)
 		fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 	if (fd < 0)
 		return -1;
-	if (!set_lock(fd, F_OFD_SETLKW, F_WRLCK, WHOLE)) {
+	if (!fg_set_lock(fd, F_OFD_SETLKW, F_WRLCK, WHOLE)) {
 		close(fd);
 		return -1;
 	}
 	if (prepare(fd))
 		return fd;
-	leave(fd);
+	fg_leave(fd);
 	return -1;
 }
 
@@ -108,11 +99,13 @@ static struct shared *map(int fd)
 	return NULL;
 }
 
-static void sweep(int fd, struct shared *s)
+void fg_sweep(int fd, struct shared *s)
 {
 	for (unsigned i = 0; i < s->header.high_water; i++)
-		if (s->slot[i].used && !is_locked(fd, i))
+		if (s->slot[i].used && !is_locked(fd, i)) {
 			memset(&s->slot[i], 0, sizeof s->slot[i]);
+			fg_object_forget(s, i);
+		}
 }
 
 static uint64_t sum(const struct shared *s, unsigned key)
@@ -121,6 +114,12 @@ static uint64_t sum(const struct shared *s, unsigned key)
 	for (unsigned i = 0; i < s->header.high_water; i++)
 		total += __atomic_load_n(&s->slot[i].bytes[key], __ATOMIC_RELAXED);
 	return total;
+}
+
+struct shared *fg_own_map(unsigned *index)
+{
+	*index = own ? (unsigned)(own - own_map->slot) : 0;
+	return own && !fg_forked() ? own_map : NULL;
 }
 
 static uint64_t start_time(void)
@@ -151,7 +150,7 @@ static void fill(struct fg_slot *slot)
 	slot->used = 1;
 }
 
-static unsigned free_slot(struct shared *s)
+unsigned fg_free_slot(struct shared *s)
 {
 	for (unsigned i = 0; i < s->header.high_water; i++)
 		if (!s->slot[i].used)
@@ -162,9 +161,9 @@ static unsigned free_slot(struct shared *s)
 /* With the whole locked: a slot whose byte this process holds through `keeper` alone. */
 static bool take(int fd, int keeper, struct shared *s)
 {
-	sweep(fd, s);
-	unsigned i = free_slot(s);
-	if (i >= FG_SLOTS || !set_lock(keeper, F_OFD_SETLK, F_WRLCK, SLOT_BYTE(i)))
+	fg_sweep(fd, s);
+	unsigned i = fg_free_slot(s);
+	if (i >= FG_SLOTS || !fg_set_lock(keeper, F_OFD_SETLK, F_WRLCK, SLOT_BYTE(i)))
 		return false;
 	fill(&s->slot[i]);
 	if (i == s->header.high_water)
@@ -211,10 +210,10 @@ enum fg_result fg_claim(void)
 	pthread_mutex_lock(&claiming);
 	enum fg_result result = FG_OK;
 	if (!own) {
-		int fd = enter();
+		int fd = fg_enter();
 		result = fd < 0 ? FG_BROKEN : claim(fd);
 		if (fd >= 0)
-			leave(fd);
+			fg_leave(fd);
 		if (result != FG_OK)
 			own = NULL;
 	}
@@ -230,13 +229,13 @@ bool fg_forked(void)
 
 enum fg_result fg_charge(unsigned key, uint64_t bytes, uint64_t capacity)
 {
-	int fd = own ? enter() : -1;
+	int fd = own ? fg_enter() : -1;
 	if (fd < 0)
 		return FG_BROKEN;
 	struct shared *s = own_map;
 	uint64_t used = sum(s, key);
 	if (bytes > capacity || used > capacity - bytes) {
-		sweep(fd, s);
+		fg_sweep(fd, s);
 		used = sum(s, key);
 	}
 	bool fits = bytes <= capacity && used <= capacity - bytes;
@@ -244,7 +243,7 @@ enum fg_result fg_charge(unsigned key, uint64_t bytes, uint64_t capacity)
 		__atomic_add_fetch(&own->bytes[key], bytes, __ATOMIC_RELAXED);
 	else
 		s->header.refused[key]++;
-	leave(fd);
+	fg_leave(fd);
 	return fits ? FG_OK : FG_REFUSED;
 }
 
@@ -275,7 +274,7 @@ static bool look(struct view *v)
 {
 	char path[256];
 	struct stat st;
-	v->fd = enter();
+	v->fd = fg_enter();
 	v->locked = v->fd >= 0;
 	if (!v->locked)
 		v->fd = fg_path(path, sizeof path, "state") ? open(path, O_RDONLY | O_CLOEXEC) : -1;
@@ -288,7 +287,7 @@ static bool look(struct view *v)
 		p = mmap(NULL, FG_FILE_SIZE, PROT_READ | (v->locked ? PROT_WRITE : 0), MAP_SHARED, v->fd, 0);
 	v->s = p == MAP_FAILED ? NULL : p;
 	if (v->s && v->locked)
-		sweep(v->fd, v->s);
+		fg_sweep(v->fd, v->s);
 	return true;
 }
 
@@ -297,7 +296,7 @@ static void look_away(struct view *v)
 	if (v->s && v->s != own_map)
 		munmap(v->s, FG_FILE_SIZE);
 	if (v->locked)
-		leave(v->fd);
+		fg_leave(v->fd);
 	else
 		close(v->fd);
 }
@@ -332,8 +331,11 @@ static unsigned snapshot(unsigned key, struct fg_slot *out)
 		return 0;
 	for (unsigned i = 0; v.s && i < v.s->header.high_water; i++) {
 		const struct fg_slot *slot = live(&v, i);
-		if (slot && (slot->bytes[key] || slot->contexts[key]))
-			out[n++] = *slot;
+		uint64_t more = slot ? fg_object_owned(v.s, i, key) : 0;
+		if (!slot || slot->object || !(slot->bytes[key] || slot->contexts[key] || more))
+			continue;
+		out[n] = *slot;
+		out[n++].bytes[key] += more;
 	}
 	look_away(&v);
 	return n;

@@ -90,6 +90,21 @@ static CUresult create(const char *function, void **out, const struct cu_shape *
 	return rc;
 }
 
+CUresult cu_array_over(CUcontext ctx, int number, void **out)
+{
+	struct array *a = calloc(1, sizeof *a);
+	if (!a || !fg_object_hold(number, fg_object(number))) {
+		free(a);
+		return CUDA_OUT_OF_MEMORY;
+	}
+	a->alloc = (struct cu_alloc){.size = 1, .mapped = CU_PAGE, .ctx = ctx, .kind = CU_ARRAY,
+				     .object = number + 1, .base = (uintptr_t)cu_map(CU_PAGE)};
+	a->mipmapped = true;
+	cu_add(&a->alloc);
+	*out = (void *)a->alloc.base;
+	return CUDA_SUCCESS;
+}
+
 /* With the lock held: the array of a handle, or NULL. */
 static struct array *find(const void *handle, bool mipmapped)
 {
@@ -109,6 +124,7 @@ static CUresult destroy(const char *function, void *handle, bool mipmapped)
 	pthread_mutex_lock(&cu_lock);
 	struct array *a = find(handle, mipmapped);
 	if (a) {
+		cu_bound_end(handle);
 		cu_remove(&a->alloc);
 		cu_give_back(&a->alloc);
 		free(a);

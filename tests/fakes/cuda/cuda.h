@@ -91,7 +91,7 @@ CUresult cu_current(const char *function, CUcontext *ctx);
 /* ---- memory ------------------------------------------------------------------------- */
 
 enum cu_kind { CU_LARGE, CU_SMALL, CU_MANAGED, CU_HOST, CU_ASYNC, CU_ARRAY, CU_SMALL_ARRAY,
-	       CU_GRAPH };
+	       CU_GRAPH, CU_IMPORT, CU_EXTERNAL };
 
 struct cu_alloc {
 	uintptr_t base;
@@ -99,6 +99,7 @@ struct cu_alloc {
 	uint64_t charge; /* on the card, where it is the allocation's own */
 	size_t mapped;
 	enum cu_kind kind;
+	int object; /* from 1: others may hold its memory, too (fg_object_make) */
 	struct cu_ctx *ctx;
 	struct cu_block *block;
 	struct cu_pool *pool;
@@ -123,6 +124,9 @@ struct cu_alloc *cu_find(uintptr_t address);
 bool cu_add(struct cu_alloc *alloc);
 void cu_remove(struct cu_alloc *alloc);
 
+/* What a process holds of memory that others made: how it ends is its owner's affair. */
+void cu_import_end(struct cu_alloc *alloc);
+
 /* Gives back what one allocation takes, off the books already; with the lock held. */
 void cu_give_back(struct cu_alloc *alloc);
 
@@ -135,6 +139,15 @@ void cu_pools_settle(CUdevice device);
 void cu_pool_free(struct cu_alloc *alloc);
 void cu_pool_free_later(struct cu_alloc *alloc);
 void cu_graph_freed(struct cu_alloc *alloc);
+
+/* Ends what closed dma-bufs kept. Without the lock. */
+void cu_dma_bufs_look(void);
+
+/* An array over an object's memory, with a hold of its own. With the lock held. */
+CUresult cu_array_over(CUcontext ctx, int number, void **out);
+
+/* What an array or a multicast group held goes with it. With the lock held. */
+void cu_bound_end(const void *owner);
 
 /* True when [address, address + bytes) is device memory that is mapped (cuMemMap). */
 bool cu_vmm_covers(uintptr_t address, size_t bytes);

@@ -51,6 +51,7 @@ CUresult cu_enter(const char *function)
 {
 	if (!__atomic_load_n(&initialised, __ATOMIC_ACQUIRE) || fg_forked())
 		return CUDA_NOT_INITIALIZED;
+	cu_dma_bufs_look();
 	const struct fg_conf *conf = fg_conf_get();
 	return conf ? fg_fault(&conf->faults, function) : CUDA_SUCCESS;
 }

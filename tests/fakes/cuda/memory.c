@@ -36,9 +36,14 @@ void cu_give_back(struct cu_alloc *a)
 		cu_pool_free(a);
 	} else if (a->kind == CU_GRAPH) {
 		cu_graph_freed(a);
+	} else if (a->kind == CU_IMPORT) {
+		cu_import_end(a);
 	} else {
 		cu_unmap((void *)a->base, a->mapped);
-		cu_uncharge(a->ctx->device, a->charge);
+		if (a->object)
+			fg_object_drop(a->object - 1);
+		else
+			cu_uncharge(a->ctx->device, a->charge);
 	}
 }
 
@@ -180,9 +185,9 @@ API CUresult cuMemAllocHost(void **out, unsigned size)
 	return host(__func__, out, size);
 }
 
-static bool is_array(const struct cu_alloc *a)
+static bool has_its_own_end(const struct cu_alloc *a)
 {
-	return a->kind == CU_ARRAY || a->kind == CU_SMALL_ARRAY;
+	return a->kind == CU_ARRAY || a->kind == CU_SMALL_ARRAY || a->kind == CU_IMPORT;
 }
 
 /* Frees the allocation that begins at an address, if it is (or is not) host memory. */
@@ -191,7 +196,7 @@ static CUresult free_at(uintptr_t address, bool is_host)
 	CUresult rc = CUDA_INVALID_VALUE;
 	pthread_mutex_lock(&cu_lock);
 	struct cu_alloc *a = cu_find(address);
-	if (a && a->base == address && (a->kind == CU_HOST) == is_host && !is_array(a)) {
+	if (a && a->base == address && (a->kind == CU_HOST) == is_host && !has_its_own_end(a)) {
 		cu_remove(a);
 		cu_give_back(a);
 		free(a);

@@ -9,6 +9,7 @@ enum { STEP = 512, STEPS = 4096 };
 struct cu_block {
 	char *base;
 	unsigned used;
+	int object; /* from 1 */
 	bool taken[STEPS];
 	struct cu_block *next;
 };
@@ -87,6 +88,18 @@ void cu_small_free(struct cu_alloc *alloc)
 		link = &(*link)->next;
 	*link = block->next;
 	cu_unmap(block->base, CU_PAGE);
-	cu_uncharge(alloc->ctx->device, CU_PAGE);
+	if (block->object)
+		fg_object_drop(block->object - 1);
+	else
+		cu_uncharge(alloc->ctx->device, CU_PAGE);
 	free(block);
+}
+
+int cu_small_share(struct cu_alloc *alloc, uintptr_t *base)
+{
+	struct cu_block *block = alloc->block;
+	if (!block->object)
+		block->object = fg_object_make(cu_device(alloc->ctx->device)->gpu.key, CU_PAGE) + 1;
+	*base = (uintptr_t)block->base;
+	return block->object - 1;
 }

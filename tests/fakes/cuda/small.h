@@ -8,4 +8,7 @@
 CUresult cu_small_alloc(struct cu_alloc *alloc);
 void cu_small_free(struct cu_alloc *alloc);
 
+/* Lets others hold the block that it lies in: the object's number, or -1; its base to *base. */
+int cu_small_share(struct cu_alloc *alloc, uintptr_t *base);
+
 #endif

@@ -1,6 +1,6 @@
 /* Virtual memory management: physical handles, address reservations, mappings. */
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -12,15 +12,6 @@ struct properties {
 	int type, handle_types, location_type, location_id;
 	void *win32;
 	unsigned char flags[8];
-};
-
-/* Physical memory lives until its last reference and its last mapping are gone. */
-struct physical {
-	CUdevice device;
-	bool on_device;
-	size_t size;
-	unsigned references, maps;
-	struct physical *next;
 };
 
 struct reservation {
@@ -62,6 +53,14 @@ API CUresult cuMemGetAllocationGranularity(size_t *granularity, const void *prop
 	return rc;
 }
 
+CUhandle cu_physical_add(struct physical *m)
+{
+	m->references = 1;
+	m->next = physicals;
+	physicals = m;
+	return (uintptr_t)m;
+}
+
 static CUresult create(struct physical *m)
 {
 	if (m->on_device) {
@@ -69,9 +68,7 @@ static CUresult create(struct physical *m)
 		if (rc)
 			return rc;
 	}
-	m->references = 1;
-	m->next = physicals;
-	physicals = m;
+	cu_physical_add(m);
 	return CUDA_SUCCESS;
 }
 
@@ -111,13 +108,36 @@ static void collect(struct physical *m)
 	while (*link != m)
 		link = &(*link)->next;
 	*link = m->next;
-	if (m->on_device)
+	if (m->object)
+		fg_object_drop(m->object - 1);
+	else if (m->on_device)
 		cu_uncharge(m->device, m->size);
+	cu_bound_end(m);
 	free(m);
 }
 
-/* With the lock held: the memory of a handle that still has references, or NULL. */
-static struct physical *held(CUhandle handle)
+void cu_physical_unmap(struct physical *m)
+{
+	m->maps--;
+	collect(m);
+}
+
+int cu_physical_share(struct physical *m)
+{
+	if (!m->object)
+		m->object = fg_object_make(cu_device(m->device)->gpu.key, m->size) + 1;
+	return m->object - 1;
+}
+
+struct physical *cu_physical_at(uintptr_t address)
+{
+	for (const struct mapping *m = mappings; m; m = m->next)
+		if (address - m->base < m->size)
+			return m->memory;
+	return NULL;
+}
+
+struct physical *cu_physical(CUhandle handle)
 {
 	for (struct physical *m = physicals; m; m = m->next)
 		if ((uintptr_t)m == handle)
@@ -131,7 +151,7 @@ API CUresult cuMemRelease(CUhandle handle)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&cu_lock);
-	struct physical *m = held(handle);
+	struct physical *m = cu_physical(handle);
 	if (m) {
 		m->references--;
 		collect(m);
@@ -204,8 +224,10 @@ API CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 
 static CUresult map(uintptr_t base, size_t size, struct physical *memory)
 {
-	if (!memory || memory->size != size || !reserved(base, size) || overlaps(base, size))
+	if (!memory || size > memory->size || !reserved(base, size) || overlaps(base, size))
 		return CUDA_INVALID_VALUE;
+	if (size < memory->size)
+		return CUDA_NOT_SUPPORTED;
 	struct mapping *m = calloc(1, sizeof *m);
 	if (!m)
 		return CUDA_OUT_OF_MEMORY;
@@ -224,7 +246,7 @@ API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUhandle 
 	if (!size || size % CU_PAGE || address % CU_PAGE || offset || flags)
 		return CUDA_INVALID_VALUE;
 	pthread_mutex_lock(&cu_lock);
-	rc = map((uintptr_t)address, size, held(handle));
+	rc = map((uintptr_t)address, size, cu_physical(handle));
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
 }
@@ -234,6 +256,10 @@ static CUresult unmap(uintptr_t base, size_t size)
 {
 	if (!reserved(base, size))
 		return CUDA_INVALID_VALUE;
+	for (const struct mapping *m = mappings; m; m = m->next)
+		if (m->base < base + size && base < m->base + m->size &&
+		    (m->base < base || m->base + m->size > base + size))
+			return CUDA_INVALID_VALUE;
 	for (struct mapping **link = &mappings; *link;) {
 		struct mapping *m = *link;
 		if (m->base < base || m->base + m->size > base + size) {
@@ -241,8 +267,7 @@ static CUresult unmap(uintptr_t base, size_t size)
 			continue;
 		}
 		*link = m->next;
-		m->memory->maps--;
-		collect(m->memory);
+		cu_physical_unmap(m->memory);
 		/* New memory mapped here must not show the old one's bytes. */
 		madvise((void *)m->base, m->size, MADV_DONTNEED);
 		free(m);
@@ -283,12 +308,12 @@ API CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address)
 		return CUDA_INVALID_VALUE;
 	rc = CUDA_INVALID_VALUE;
 	pthread_mutex_lock(&cu_lock);
-	for (struct mapping *m = mappings; m; m = m->next)
-		if ((uintptr_t)address - m->base < m->size) {
-			m->memory->references++;
-			*handle = (uintptr_t)m->memory;
-			rc = CUDA_SUCCESS;
-		}
+	struct physical *memory = cu_physical_at((uintptr_t)address);
+	if (memory) {
+		memory->references++;
+		*handle = (uintptr_t)memory;
+		rc = CUDA_SUCCESS;
+	}
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
 }

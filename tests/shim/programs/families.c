@@ -79,6 +79,14 @@ static void command(const char *what, const struct words *w)
         context(what, w);
     else if (!strncmp(what, "array", 5) || !strncmp(what, "mip", 3))
         array_command(what, w);
+    else if (!strncmp(what, "vmm-", 4))
+        vmm_command(what, w);
+    else if (!strncmp(what, "ext-", 4))
+        external_command(what, w);
+    else if (!strncmp(what, "dma-", 4) || !strncmp(what, "tile-", 5) || !strncmp(what, "mc-", 3))
+        bound_command(what, w);
+    else if (!strncmp(what, "ipc-", 4))
+        ipc_command(what, w);
     else
         linear(what, w);
 }

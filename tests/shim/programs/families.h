@@ -22,5 +22,9 @@ void *function(const char *name);
 #define CALL(name, ...) (((int (*)())function(#name))(__VA_ARGS__))
 
 void array_command(const char *what, const struct words *w);
+void vmm_command(const char *what, const struct words *w);
+void external_command(const char *what, const struct words *w);
+void bound_command(const char *what, const struct words *w);
+void ipc_command(const char *what, const struct words *w);
 
 #endif

@@ -41,14 +41,14 @@ int main(int argc, char **argv)
     printf("{\"magic\": %llu, \"version\": %u, \"header\": %zu, \"slot\": %zu, \"count\": %u,"
            " \"offset\": %u, \"size\": %u, \"sweep\": %u, \"slots\": %u,"
            " \"fields\": [%u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u],"
-           " \"slot_fields\": [%u, %u, %u, %u, %u],"
+           " \"slot_fields\": [%u, %u, %u, %u, %u, %u],"
            " \"first\": \"%s\", \"mark\": \"%s\", \"key\": %d, \"bytes\": %d}\n",
            (unsigned long long)APPORTION_LEDGER_MAGIC, APPORTION_LEDGER_VERSION, sizeof h, sizeof s,
            APPORTION_LEDGER_SLOT_COUNT, APPORTION_LEDGER_SLOTS_OFFSET, APPORTION_LEDGER_SIZE,
            (unsigned)APPORTION_LEDGER_LOCK_SWEEP, (unsigned)APPORTION_LEDGER_LOCK_SLOTS,
            H(magic), H(version), H(header_size), H(slot_size), H(slot_count), H(total), H(denied),
            H(peak), H(dirty), H(clean), H(top), H(reserved),
-           S(seq), S(used), S(pid), S(started), S(namespace),
+           S(seq), S(used), S(pid), S(started), S(namespace), S(object),
            APPORTION_LIMITS_FIRST_LINE, APPORTION_MARK,
            APPORTION_LIMITS_KEY_MAX, APPORTION_LIMITS_MAX_BYTES);
     return 0;
@@ -90,8 +90,8 @@ def test_layout_equals_the_header(program: Path) -> None:
     assert said["slots"] == layout.LOCK_SLOTS
     assert said["mark"] == layout.MARK
     assert said["fields"] == offsets(layout.HEADER.format)
-    seq, used, pid, _zero, started, namespace = offsets(layout.SLOT.format.removesuffix("24x"))
-    assert said["slot_fields"] == [seq, used, pid, started, namespace]
+    seq, used, pid, _, started, namespace, _, _, thing = offsets(layout.SLOT.format)
+    assert said["slot_fields"] == [seq, used, pid, started, namespace, thing]
 
 
 def test_c_reads_what_the_plugin_makes_and_the_plugin_what_c_leaves(

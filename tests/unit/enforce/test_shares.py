@@ -98,7 +98,7 @@ def charge(made: Shares, slot: int, used: int) -> None:
         ledger.seek(0)
         ledger.write(layout.HEADER.pack(*head))
         ledger.seek(layout.SLOTS_OFFSET + slot * layout.SLOT.size)
-        ledger.write(layout.SLOT.pack(1, used, 7, 0, 0, 11))
+        ledger.write(layout.SLOT.pack(1, used, 7, 0, 0, 11, 0, 0, 0))
 
 
 def test_limits_are_read_only_and_the_ledger_is_anybodys_and_whole(made: Shares) -> None:
