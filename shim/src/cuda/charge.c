@@ -257,9 +257,8 @@ void ap_charge_drop(struct ap_process *process, const struct ap_record *record)
         return;
     }
     if (record->kind == AP_PART) {
-        ap_lock(&process->vmm_lock);
+        /* Its number is never used again, so this needs no lock; who comes here may hold it. */
         ap_memory_let_go(process, record->bytes);
-        ap_unlock(&process->vmm_lock);
         return;
     }
     if (record->kind == AP_SMALL)
