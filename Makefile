@@ -14,7 +14,7 @@ BENCH_ARGS ?=
 PLUGIN_SOURCES := $(shell find plugin -name '*.py' -o -name '*.pyi' -o -name py.typed) pyproject.toml README.md
 SAY = @printf '\033[1m== %s\033[0m\n'
 
-.PHONY: bench-prepare bench-shim soak help demo can-run test setup lint types proto shim fakes wheel image cluster-build check unit clean
+.PHONY: test-gpu gpu-bundle bench-prepare bench-shim soak help demo can-run test setup lint types proto shim fakes wheel image cluster-build check unit clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -70,6 +70,12 @@ cluster-build: setup ## Kubernetes, etcd and containerd from source, once, into 
 image: setup ## the Dockerfile's image, as an OCI archive in the cache
 	$(SAY) "image"
 	$(PY) -m tests.lab --build-only
+
+test-gpu: ## the tests and measurements before a real GPU (docs/gpu-testing.md)
+	scripts/test_gpu.sh $(PYTEST_ARGS)
+
+gpu-bundle: setup ## one file of at most 64 MiB to do that on a machine without a network
+	@scripts/gpu_bundle.sh $(PY) constraints-dev.txt $(BUILD)/gpu-bundle.tar.gz
 
 bench-shim: setup ## what the front libraries cost; last line of output: JSON
 	$(SAY) "what the front libraries cost"

@@ -49,13 +49,14 @@ def table(rows: list[Row], pairs: dict[str, Pair], storm: dict[str, float], on: 
         lines.append(f"| {row.call.name} | {row.native:.1f} | {row.over:.1f} | {spread} | {own} |")
     lines += [
         "",
-        "| scene | native, ms | front, ms | times | half of the rounds |",
-        "| --- | --- | --- | --- | --- |",
+        "| scene | native, ms | front, ms | times | half of the rounds | by processor time |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for pair in pairs.values():
         spread = f"{pair.quarter:.2f} to {pair.three_quarters:.2f}"
         lines.append(
-            f"| {pair.name} | {pair.native:.1f} | {pair.front:.1f} | {pair.ratio:.2f} | {spread} |"
+            f"| {pair.name} | {pair.native:.1f} | {pair.front:.1f} | {pair.ratio:.2f} "
+            f"| {spread} | {pair.processor:.2f} |"
         )
     lines += ["", *(f"{name}: {value:.1f}" for name, value in storm.items())]
     return "\n".join(lines)
@@ -70,6 +71,7 @@ def line(rows: list[Row], pairs: dict[str, Pair], storm: dict[str, float]) -> di
     }
     return found | {
         "cuinit64_ratio": round(pairs["start_init"].ratio, 3),
+        "cuinit64_processor_time_ratio": round(pairs["start_init"].processor, 3),
         "first_alloc64_ratio": round(pairs["start_alloc"].ratio, 3),
         **storm,
     }
