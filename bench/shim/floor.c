@@ -174,3 +174,57 @@ API int cuCtxSynchronize(void)
 {
     return 0;
 }
+
+/* What the front asks besides. */
+
+API int cuMemPoolSetAttribute(void *of, int attribute, void *value)
+{
+    (void)of, (void)attribute, (void)value;
+    return 0;
+}
+
+API int cuMemPoolTrimTo(void *of, size_t keep)
+{
+    (void)of, (void)keep;
+    return 0;
+}
+
+API int cuStreamIsCapturing(void *stream, int *status)
+{
+    (void)stream;
+    *status = 0;
+    return 0;
+}
+
+API int cuStreamQuery(void *stream)
+{
+    (void)stream;
+    return 0;
+}
+
+API int cuStreamGetCtx(void *stream, void **out)
+{
+    (void)stream;
+    *out = &context;
+    return 0;
+}
+
+API int cuStreamGetDevice(void *stream, int *device)
+{
+    (void)stream;
+    *device = 0;
+    return 0;
+}
+
+API int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    *mode = 0;
+    return 0;
+}
+
+API int cuDeviceGetGraphMemAttribute(int device, int attribute, void *value)
+{
+    (void)device, (void)attribute;
+    *(uint64_t *)value = 0;
+    return 0;
+}
