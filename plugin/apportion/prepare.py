@@ -32,6 +32,7 @@ from apportion.errors import (
     KubeNotFoundError,
     OverCommitError,
 )
+from apportion.heal import Healer
 from apportion.ledger.schema import Record, State
 from apportion.ledger.store import Store
 from apportion.model import (
@@ -109,6 +110,9 @@ class Preparer:
             enforcer=enforcer,
             on_removed=on_removed,
         )
+        self._healer = Healer(
+            store=store, cdi=cdi, enforcer=enforcer, spec_of=self._spec_of, tell=tell
+        )
         self._static: tuple[DriverFiles, str, dict[str, Any]] | None = None
 
     def ready(self, uuid: GpuUuid) -> None:
@@ -180,7 +184,8 @@ class Preparer:
         is from before the last boot; CDI specs and share folders without a record; damaged records
         of claims of which nothing else is left; temporary files of dead plugins; unused libraries.
         Claims that a call is working on are left alone, and so is one that fails to go: it is
-        reported and tried again.
+        reported and tried again. What somebody took of a prepared claim comes back, or is reported
+        (apportion.heal).
 
         Args:
             ask: whether to ask the API server for each claim; one that it does not tell of stays.
@@ -192,6 +197,7 @@ class Preparer:
                 # Another plugin may have written its own; until then its libraries stay.
                 self._cdi.write_driver(self._static[2])
                 self._enforcer.sweep(libraries)
+                self._healer.heal()
         except ApportionError as error:
             _LOG.warning("sweep failed, tried again later: %s", error)
 
@@ -218,6 +224,18 @@ class Preparer:
             self._static = static
         self._cdi.write_driver(static[2])
         return found, build
+
+    def _spec_of(self, record: Record) -> dict[str, Any] | None:
+        """Return the CDI spec that the claim has by its record; None where a GPU is away."""
+        devices, static = self._devices(), self._static
+        minors = {device.gpu.uuid: device.gpu.minor for device in devices.values()}
+        if static is None or any(share.uuid not in minors for share in record.shares):
+            return None
+        edits = [
+            (share.key, self._share_edits(share, static[0], minors[share.uuid]))
+            for share in record.shares
+        ]
+        return spec.claim_spec(self._config.driver_name, edits)
 
     def _resolve(self, ref: ClaimRef, devices: Mapping[DeviceName, Device]) -> ResolvedClaim:
         try:

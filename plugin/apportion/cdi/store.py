@@ -37,6 +37,17 @@ class CdiStore:
         files.make_folder(self.folder)
         files.write(self.claim_path(uid), _encode(spec))
 
+    def keep_claim(self, uid: ClaimUid, spec: Mapping[str, Any]) -> bool:
+        """Write the claim's spec unless exactly this one lies there; return whether it did.
+
+        Raises:
+            StorageError: it cannot be read or written.
+        """
+        if files.read(self.claim_path(uid)) == _encode(spec):
+            return False
+        self.write_claim(uid, spec)
+        return True
+
     def write_driver(self, spec: Mapping[str, Any]) -> None:
         """Write the static spec unless exactly this one lies there.
 

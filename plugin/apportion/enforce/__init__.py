@@ -44,6 +44,14 @@ class Enforcer(Protocol):
             StorageError: the files could not be made.
         """
 
+    def verify(self, share: Share) -> None:
+        """Return when the limits in force are the share's own and whole; change nothing.
+
+        Raises:
+            EnforcementError: they are missing, damaged, or say something else.
+            StorageError: they cannot be read.
+        """
+
     def remove(self, key: ShareKey) -> None:
         """Take the share's limits away; nothing there is success. Raises StorageError."""
 

@@ -124,6 +124,10 @@ class FrontEnforcer:
         """Make the share's folder; False where it is there already and says the same."""
         return self._shares.prepare(share)
 
+    def verify(self, share: Share) -> None:
+        """Return when the share's folder is there and says what the share may take."""
+        self._shares.verify(share)
+
     def remove(self, key: ShareKey) -> None:
         """Remove the share's folder, whoever still has it open."""
         self._shares.remove(key)

@@ -53,7 +53,7 @@ class Shares:
         if not _is_folder(path):
             self._discard(path)
         if path.exists():
-            self._compare(share)
+            self.verify(share)
             return False
         half = self._half(share.key)
         files.make_folder(self.folder)
@@ -186,8 +186,19 @@ class Shares:
         if files.remove_whatever(path) and odd:
             _LOG.info("removed what lay in a share's place", extra={"path": str(path)})
 
-    def _compare(self, share: Share) -> None:
+    def verify(self, share: Share) -> None:
+        """Return when the folder says what the share may take, and its ledger is sound.
+
+        Raises:
+            EnforcementError: something is missing, damaged, or says something else.
+            StorageError: it cannot be read.
+        """
         path = self.path(share.key)
+        if not _is_folder(path):
+            raise EnforcementError(
+                f"the share folder {path} was taken away: containers that run keep their limit, "
+                "new ones cannot start; delete the pods that use the claim"
+            )
         if files.read(path / LIMITS) != limits.render(share):
             raise EnforcementError(
                 f"{path / LIMITS} says something else than the claim; "
