@@ -16,7 +16,7 @@ from apportion.errors import KubeForbiddenError, KubeInvalidError
 from tests.fakes import samples
 from tests.node.support import base
 from tests.node.support.apiserver import ApiServer, add_node, token_of_pod
-from tests.node.support.claims import allocated, deleted, share, told
+from tests.node.support.claims import DRIVER, allocated, deleted, share, told
 from tests.node.support.kubelet import FakeKubelet, until
 from tests.node.support.plugin import Host, PluginProcess
 
@@ -50,6 +50,10 @@ def _events(server: ApiServer, name: str) -> list[dict[str, Any]]:
     return list(server.call("GET", path)["items"])
 
 
+def _reasons(server: ApiServer, name: str) -> set[str]:
+    return {event["reason"] for event in _events(server, name)}
+
+
 def test_the_rights_suffice_for_all_that_the_plugin_does(
     server: ApiServer, kubeconfig: str, short: Path
 ) -> None:
@@ -72,11 +76,17 @@ def test_the_rights_suffice_for_all_that_the_plugin_does(
         wrong = allocated(server, "wrong", share(_NODE, "gpu-elsewhere"))
         refused = kubelet.prepare(wrong).claims[wrong["uid"]].error
         until(lambda: [event["message"] for event in _events(server, "pod-of-wrong")] == [refused])
+        # Its claim is known by what is left of it.
+        (checkpoint,) = host.checkpoints()
+        checkpoint.write_bytes(checkpoint.read_bytes() + b"x")
+        until(lambda: _reasons(server, _NODE) == {"RecordDamaged"})
+        until(lambda: _reasons(server, "right") == {"RecordDamaged"})
         deleted(server, "right")
         until(lambda: not host.checkpoints())
         host.gpus.write_config(gpus=())
         until(lambda: _published(server) == [])
-        until(lambda: [event["reason"] for event in _events(server, _NODE)] == ["NoGpuToShare"])
+        until(lambda: "NoGpuToShare" in _reasons(server, _NODE))
+        until(lambda: not list((host.plugins / DRIVER / "told").iterdir()))
         assert "forbidden" not in plugin.text()
         assert plugin.terminate() == 0
 
