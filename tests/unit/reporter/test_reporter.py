@@ -133,7 +133,9 @@ def test_a_claim_that_is_gone_is_left(scene: Scene) -> None:
     assert scene.marks.uids() == frozenset()
 
 
-def test_another_claim_of_the_name_is_never_touched(scene: Scene) -> None:
+def test_another_claim_of_the_name_is_never_touched(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     wanted = scene.prepare()
     scene.rest()
     scene.world.claims["c"]["metadata"]["uid"] = "another"
@@ -142,6 +144,21 @@ def test_another_claim_of_the_name_is_never_touched(scene: Scene) -> None:
     scene.preparer().unprepare(wanted)
     scene.rest()
     assert scene.api.used("c") == [0]
+    assert scene.marks.uids() == frozenset()
+    assert not [r for r in caplog.records if r.levelno == logging.ERROR]
+
+
+def test_what_was_to_be_taken_back_stays_when_the_claim_is_prepared_again(scene: Scene) -> None:
+    wanted = scene.prepare()
+    scene.rest()
+    scene.api.error = KubeUnavailableError("away")
+    scene.preparer().unprepare(wanted)
+    scene.reporter.step()
+    scene.preparer().prepare(wanted)
+    scene.api.error = None
+    scene.rest(60)
+    assert scene.api.used("c") == [0]
+    assert scene.writes() == 1
 
 
 def test_a_claim_that_is_prepared_again_at_once_is_told_again(scene: Scene) -> None:
