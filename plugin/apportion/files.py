@@ -8,6 +8,7 @@ in `.tmp`: container runtimes read only `.json` and `.yaml`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -20,6 +21,9 @@ from pathlib import Path
 from apportion.errors import StorageError
 
 _SUFFIX = ".tmp"
+
+TMPFS = 0x01021994
+"""What kind_of_file_system says of a tmpfs (linux/magic.h)."""
 
 _ADVICE = {
     errno.ENOSPC: "free space or inodes on this file system",
@@ -233,3 +237,12 @@ def _sweep_one(path: Path) -> bool:
     finally:
         os.close(fd)
     return True
+
+
+def kind_of_file_system(path: Path) -> int:
+    """Return the number by which statfs(2) names the kind of file system. Raises StorageError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    about = (ctypes.c_long * 64)()  # struct statfs, with room to spare; f_type is its first field
+    if libc.statfs(os.fsencode(path), about) != 0:
+        raise storage_error("look at", path, OSError(ctypes.get_errno(), "statfs"))
+    return int(about[0])

@@ -41,6 +41,22 @@ class Shares:
         """Return the folder of a share."""
         return self.folder / key
 
+    def require_memory(self) -> None:
+        """Make the folder of all shares if need be; it must lie on a tmpfs, else no share counts.
+
+        Raises:
+            EnforcementError: it does not.
+            StorageError: it cannot be made or looked at.
+        """
+        files.make_folder(self.folder)
+        kind = files.kind_of_file_system(self.folder)
+        if kind != files.TMPFS:
+            raise EnforcementError(
+                f"{self.folder} is not on a tmpfs (its file system is of type {kind:#x}), so the "
+                "front library would take no share from there; mount a tmpfs at /run/apportion on "
+                "the node, as systemd does at /run"
+            )
+
     def prepare(self, share: Share) -> bool:
         """Make the share's folder; return False where it is there already and says the same.
 

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +37,9 @@ class Host:
         self.plugins = root / "plugins"
         self.registry = root / "registry"
         self.cdi = root / "cdi"
-        self.shares = root / "shares"
+        # On a tmpfs, as on a node: else the plugin refuses to use it.
+        self.shares = Path(tempfile.mkdtemp(prefix="apportion-", dir="/dev/shm"))
+        weakref.finalize(self, shutil.rmtree, self.shares, ignore_errors=True)
         self.registry.mkdir()
         self.gpus = FakeDriver(root / "gpus")
         self.gpus.write_config()

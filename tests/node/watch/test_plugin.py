@@ -25,7 +25,6 @@ _EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 def site(api_server: ApiServer, node_name: str, short: Path) -> Iterator[Site]:
     with ExitStack() as stack:
         host = Host(short)
-        host.shares = stack.enter_context(support.memory_folder())
         kubelet = stack.enter_context(FakeKubelet(host.registry))
         yield Site(api_server, node_name, host, kubelet, stack)
 

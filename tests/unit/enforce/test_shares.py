@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -323,3 +324,13 @@ def test_limits_that_the_front_refuses_allow_nothing(made: Shares) -> None:
     assert made.allowances() == ()
     path.write_text("apportion-limits 2\n")
     assert made.allowances() == ()
+
+
+def test_shares_must_lie_on_a_tmpfs() -> None:
+    """The front takes none from elsewhere, so the plugin says it before anybody gets no memory."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        shares = Shares(Path(folder) / "shares" / "driver")
+        shares.require_memory()
+        assert shares.folder.is_dir()
+    with pytest.raises(EnforcementError, match=r"not on a tmpfs .*mount a tmpfs at /run/apportion"):
+        Shares(Path("/proc")).require_memory()
