@@ -20,8 +20,10 @@ from apportion.errors import ApportionError, ConfigError, FatalError, KubeForbid
 from apportion.inventory.nvml import Nvml
 from apportion.inventory.scan import scan
 from apportion.kubelet.instance import instance
-from apportion.ledger.store import Store
+from apportion.ledger.store import Store, boot_id
 from apportion.model import DriverFiles, Inventory
+from apportion.watch import store as health
+from apportion.watch.condition import Level
 from apportion.watch.processes import Processes
 
 _FAILED = 1
@@ -218,6 +220,17 @@ def _guard(node: _Node) -> str:
     return f"sees the node's processes; {settings.guard} every {settings.guard_interval_s} s"
 
 
+def _health(node: _Node) -> str:
+    record = health.read(node.config.plugin_dir)
+    if record is None or record.boot != boot_id(node.config.proc):
+        return "nothing is known yet since the boot"
+    found = [(uuid, one) for uuid, known in record.gpus.items() for one in known.conditions]
+    bad = [f"{uuid}: {one.text}" for uuid, one in found if one.level > Level.NOTE]
+    if bad:
+        raise _TroubleError("; ".join(bad))
+    return "; ".join(f"{uuid}: {one.text}" for uuid, one in found) or "all are well"
+
+
 def _api(node: _Node) -> str:
     settings = node.config
     node.api = kube.connect(settings.kubeconfig, settings.api_timeout_s)
@@ -273,6 +286,7 @@ CHECKS: tuple[Check, ...] = (
     Check("claims", _claims, ("folders",)),
     Check("plugin", _running),
     Check("guard", _guard),
+    Check("health", _health),
     Check("API server", _api),
     Check("published", _published, ("API server",)),
 )

@@ -59,6 +59,7 @@ _CARDS: tuple[_Column[CardView], ...] = (
     _Column("UUID", lambda card: card.uuid or _NONE),
     _Column("PCI", lambda card: card.pci or _NONE, wide=True),
     _Column("MEMORY USED", lambda card: _mib_of(card.used, card.memory), source="node"),
+    _Column("HEALTH", lambda card: card.health or _NONE, wide=True),
     _Column("MEMORY GIVEN", lambda card: _mib_of(card.memory_given, card.memory)),
     _Column("CORES GIVEN", lambda card: f"{card.cores_given} / {_plain(card.cores)}"),
 )
@@ -136,6 +137,7 @@ def _card(card: CardView) -> dict[str, Any]:
         "memoryUsedBytes": card.used,
         "cores": card.cores,
         "coresGiven": card.cores_given,
+        "health": card.health or None,
         "shares": [_share(share) for share in card.shares],
     }
 

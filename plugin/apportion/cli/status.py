@@ -25,7 +25,9 @@ from apportion.inventory.nvml import Nvml
 from apportion.inventory.scan import scan
 from apportion.ledger.schema import Record
 from apportion.ledger.store import Store, boot_id
-from apportion.model import Allowance, Device, ShareKey, Usage
+from apportion.model import Allowance, Device, GpuUuid, ShareKey, Usage
+from apportion.watch import store as health
+from apportion.watch.condition import Conditions, Level
 from apportion.watch.processes import Processes
 
 _INCOMPLETE = 1
@@ -77,6 +79,7 @@ class _Readings:
     records: tuple[Record, ...] = ()
     allowances: tuple[Allowance, ...] = ()
     usages: dict[ShareKey, Usage] = field(default_factory=dict)
+    health: dict[GpuUuid, Conditions] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -99,8 +102,13 @@ def of_node(settings: Config) -> view.View:
         usages=found.usages,
         used=found.used,
     )
+    cards = tuple(
+        dataclasses.replace(card, health=_shown(found.health.get(GpuUuid(card.uuid))))
+        for card in shown.cards
+    )
     return dataclasses.replace(
         shown,
+        cards=cards,
         problems=(*found.failures, *shown.problems, *found.notes),
         complete=not found.failures,
     )
@@ -185,6 +193,7 @@ def _read_files(settings: Config, found: _Readings) -> None:
         found.notes.append(f"the guard is blind: {blind}")
     enforcer = registry.make(settings)
     found.boot = boot_id(settings.proc)
+    _read_health(settings, found)
     store = Store(settings.plugin_dir, found.boot, enforcer.allowances)
     known = store.uids()
     found.records = store.records()
@@ -196,6 +205,28 @@ def _read_files(settings: Config, found: _Readings) -> None:
     ]
     found.allowances = enforcer.allowances()
     _read_ledgers(enforcer, found)
+
+
+def _read_health(settings: Config, found: _Readings) -> None:
+    try:
+        record = health.read(settings.plugin_dir)
+    except ApportionError as error:
+        found.failures.append(str(error))
+        return
+    if record is None or record.boot != found.boot:
+        return
+    for uuid, known in record.gpus.items():
+        found.health[uuid] = known.conditions
+        found.notes += [
+            f"GPU {uuid}: {one.text}" for one in known.conditions if one.level > Level.NOTE
+        ]
+
+
+def _shown(conditions: Conditions | None) -> str:
+    """Return what is wrong by its names, "ok" where nothing is, nothing where nobody looked."""
+    if conditions is None:
+        return ""
+    return ", ".join(one.name for one in conditions) or view.OK
 
 
 def _read_ledgers(enforcer: Enforcer, found: _Readings) -> None:

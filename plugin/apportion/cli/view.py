@@ -19,6 +19,7 @@ BEFORE_REBOOT = "before reboot"
 NO_LIMITS = "no limits"
 ALLOCATED = "allocated"
 RESERVED = "allocated,reserved"
+OK = "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class CardView:
         cores: percent that can be given.
         used: bytes allocated on it now, by whomever.
         shares: what is given of it.
+        health: "ok", or what is wrong with it, the worst first; empty where unknown.
     """
 
     node: str
@@ -110,6 +112,7 @@ class CardView:
     cores: int | None = None
     used: int | None = None
     shares: tuple[ShareView, ...] = ()
+    health: str = ""
 
     @property
     def memory_given(self) -> int:
@@ -344,7 +347,13 @@ def _published(item: Mapping[str, Any], device: Mapping[str, Any]) -> CardView:
         pci=text("resource.kubernetes.io/pciBusID"),
         memory=_amount((capacity.get(names.MEMORY) or {}).get("value")),
         cores=_amount((capacity.get(names.CORES) or {}).get("value")),
+        health=", ".join(_taint(taint) for taint in device.get("taints") or ()) or OK,
     )
+
+
+def _taint(taint: Mapping[str, Any]) -> str:
+    reason, value = str(taint["key"]).rpartition("/")[2], taint.get("value")
+    return f"{reason}-{value}" if value else reason
 
 
 def _results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -113,6 +113,7 @@ def test_an_empty_node(settings: Config) -> None:
         "claims": "left out",
         "plugin": "bad",
         "guard": "good",
+        "health": "good",
         "API server": "bad",
         "published": "left out",
     }

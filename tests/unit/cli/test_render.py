@@ -138,9 +138,10 @@ def test_json_is_complete_and_stable() -> None:
         "memoryUsedBytes": 612 * MIB,
         "cores": 100,
         "coresGiven": 60,
+        "health": None,
     }
     assert {key for key in bare if bare[key] is None} == {
-        "uuid", "product", "pciBusID", "memoryBytes", "memoryUsedBytes", "cores",
+        "uuid", "product", "pciBusID", "memoryBytes", "memoryUsedBytes", "cores", "health",
     }  # fmt: skip
     assert card["shares"][0] == {
         "namespace": "test-dra",
