@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from apportion import slices
-from apportion.app.gpus import Gpus
+from apportion.app.gpus import Care, Gpus
 from apportion.errors import (
     ApportionError,
     EnforcementError,
@@ -10,7 +10,7 @@ from apportion.errors import (
     StoppingError,
     StorageError,
 )
-from apportion.model import Excluded, GpuUuid, Inventory
+from apportion.model import Excluded, GpuUuid, Inventory, Taint
 
 from tests.fakes import samples
 
@@ -27,6 +27,8 @@ class Node:
         self.changes = 0
         self.told: list[tuple[str, str]] = []
         self.others = False
+        self.taints: dict[GpuUuid, tuple[Taint, ...]] = {}
+        self.kept: Inventory | None = None
         policy = slices.Policy(driver=samples.DRIVER, node=samples.NODE)
         self.gpus = Gpus(
             read=self._read,
@@ -34,6 +36,11 @@ class Node:
             policy=policy,
             others=lambda: self.others,
             on_change=self._changed,
+            health=Care(
+                settle=lambda found: self.kept or found,
+                is_bad=lambda uuid: uuid in self.taints,
+                taints=lambda: self.taints,
+            ),
             on_trouble=lambda reason, text: self.told.append((reason, text)),
         )
 
@@ -216,3 +223,27 @@ def test_each_scan_that_finds_nothing_to_share_is_told(node: Node) -> None:
         ("GpusCannotBeShared", "GPUs cannot be shared: an allocation over the limit was granted"),
         ("NoGpuToShare", "no GPU to offer on this node; GPU-1 is not shared: MIG is on"),
     ]
+
+
+def test_a_bad_gpu_is_tainted_and_proves_nothing_of_the_others(node: Node) -> None:
+    node.taints = {samples.gpu(0).uuid: (Taint("apportion.gpu/xid", "79", "NoSchedule", "now"),)}
+    node.gpus.scan()
+    assert node.proven == [samples.gpu(1).uuid]
+    (body,) = node.gpus.bodies(1) or [{}]
+    bad, good = body["spec"]["devices"]
+    assert ("taints" in bad, "taints" in good) == (True, False)
+
+
+def test_a_gpu_that_is_bad_is_better_than_none_to_prove_it_on(node: Node) -> None:
+    node.taints = {samples.gpu(n).uuid: () for n in range(2)}
+    node.gpus.scan()
+    assert node.proven == [samples.gpu(0).uuid]
+
+
+def test_a_lost_gpu_stays_offered(node: Node) -> None:
+    node.gpus.scan()
+    node.kept = _TWO
+    node.inventory = Inventory((samples.gpu(1),))
+    node.gpus.scan()
+    assert node.gpus.devices() == samples.devices(2)
+    assert node.changes == 1

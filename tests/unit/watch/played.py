@@ -13,8 +13,9 @@ from apportion.inventory.nvml import Busy
 from apportion.inventory.xids import Event
 from apportion.model import Gpu, GpuUuid, Inventory, Vitals
 from apportion.watch.health import Health, Hooks, Limits
+from apportion.watch.record import Known
 from apportion.watch.states import Change
-from apportion.watch.store import HealthFile
+from apportion.watch.store import HealthFile, read
 
 from tests.fakes import samples
 
@@ -41,7 +42,14 @@ class Site:
         self.during_probe: list[Event] = []
         self.probed: list[GpuUuid] = []
         self.changes: list[Change] = []
+        self.written: list[dict[GpuUuid, Known]] = []
         self.counted: list[tuple[GpuUuid, int]] = []
+
+    def note(self, changes: Sequence[Change]) -> None:
+        """Note changes, and what was on disk when they were told."""
+        self.changes.extend(changes)
+        record = read(self.folder) if self.folder.is_dir() else None
+        self.written.append({} if record is None else dict(record.gpus))
 
     def start(self, *, by_index: bool = False) -> Health:
         health = Health(
@@ -53,7 +61,7 @@ class Site:
             driver=lambda: self.instance,
             limits=Limits(QUIET_S, HANG_S),
             by_index=by_index,
-            hooks=Hooks(self.changes.extend, lambda *xid: self.counted.append(xid)),
+            hooks=Hooks(self.note, lambda *xid: self.counted.append(xid)),
             clock=lambda: self.seconds,
             now=lambda: 1764500000 + self.seconds,
         )

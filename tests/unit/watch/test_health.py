@@ -14,7 +14,6 @@ from apportion.inventory.nvml import Busy
 from apportion.inventory.xids import Event
 from apportion.model import Excluded, Inventory, Vitals
 from apportion.watch.health import Health
-from apportion.watch.store import read
 
 from tests.unit.watch.played import BOTH, HANG_S, LOST, ONE, QUIET_S, TWO, Site, fall_ill, names
 
@@ -28,9 +27,8 @@ def test_an_xid_is_counted_written_down_and_told(site: Site, health: Health) -> 
     assert site.counted == [(ONE.uuid, 79)]
     (change,) = site.changes
     assert (change.gpu, change.begun[0].number, change.ended) == (ONE.uuid, 79, ())
-    record = read(site.folder)
-    assert record is not None
-    assert record.gpus[ONE.uuid].conditions[0].number == 79
+    # And it was on disk before it was told: a taint that is published is not forgotten.
+    assert site.written[0][ONE.uuid].conditions[0].number == 79
 
 
 def test_the_same_xid_again_is_no_news_and_keeps_its_time(site: Site, health: Health) -> None:
