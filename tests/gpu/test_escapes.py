@@ -31,7 +31,7 @@ WAYS = {
     "contexts": 1,
     "modules": 3 * GIB // (256 * MIB) - 1,
     "libraries": 3 * GIB // (256 * MIB) - 1,
-    "heap": 3,
+    "heap": 2,
     "stack": 1,
     "graphs": 3 * GIB // (512 * MIB) - 1,
 }

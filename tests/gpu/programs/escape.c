@@ -237,13 +237,28 @@ static int libraries(void)
     return CALL(cuKernelGetFunction, void **, void *)(&function, kernel);
 }
 
-/* The heap of malloc() in kernels, bigger each time. */
+/* The heap of malloc() in kernels: taken by the first launch of a kernel that may call it. */
 static int heap(void)
 {
-    static unsigned long long bytes = 256 * MIB;
-    int result = CALL(cuCtxSetLimit, int, size_t)(2, bytes);
-    bytes += 256 * MIB;
-    return result;
+    static const char text[] = PTX_HEAD
+        ".extern .func (.param .b64 given) malloc (.param .b64 bytes);\n"
+        ".visible .entry takes() { .reg .b64 %r<2>; mov.u64 %r1, 1024;\n"
+        "{ .param .b64 a; .param .b64 b; st.param.b64 [a], %r1; call.uni (b), malloc, (a); }\n"
+        "ret; }\n";
+    void *context = NULL, *module = NULL, *function = NULL;
+    int result = CALL(cuCtxCreate_v2, void **, unsigned, int)(&context, 0, 0);
+    if (result == 0)
+        result = CALL(cuCtxSetLimit, int, size_t)(2, 512 * MIB);
+    if (result == 0)
+        result = CALL(cuModuleLoadData, void **, const void *)(&module, text);
+    if (result)
+        return result;
+    must(CALL(cuModuleGetFunction, void **, void *, const char *)(&function, module, "takes"),
+         "function");
+    result = CALL(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned,
+                  unsigned, unsigned, void *, void **, void **)(function, 1, 1, 1, 1, 1, 1, 0, NULL,
+                                                                NULL, NULL);
+    return result ? result : CALL(cuCtxSynchronize, void)();
 }
 
 /* Local memory for every thread the card can have, more each time, and a launch that needs it. */
@@ -316,7 +331,7 @@ static const struct {
     {"contexts", contexts, 64},
     {"modules", modules, MOST / (256 * MIB)},
     {"libraries", libraries, MOST / (256 * MIB)},
-    {"heap", heap, MOST / (256 * MIB)},
+    {"heap", heap, MOST / GIB},
     {"stack", stack, 16},
     {"graphs", graphs, MOST / (512 * MIB)},
 };
