@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -205,3 +206,27 @@ def test_a_handle_whose_memory_is_freed_opens_nothing_new(container: Container) 
         assert maker.ask("ipc-free", 0) == [OK]
         assert two.ask("ipc-open", 0, *handle)[0] == OK
         assert share.total == 2 * PIECE > truth(container)
+
+
+def test_after_kills_at_any_time_ledger_and_truth_agree(container: Container) -> None:
+    """Processes make, open, close and free each other's memory, and are killed meanwhile."""
+    share = container.share(16 * LIMIT)
+    chance = random.Random(4711)  # noqa: S311 - a test that runs the same each time
+    with ExitStack() as stack:
+        apps: list[Client] = []
+        for round_ in range(24):
+            while len(apps) < 4:
+                apps.append(stack.enter_context(container.client(program="families").start()))
+            handles = [made(app, BLOCK * chance.randint(1, 8), round_) for app in apps]
+            for app in apps:
+                for place, handle in enumerate(handles):
+                    if chance.random() < 0.7:
+                        app.send("ipc-open", round_ * 4 % 60 + place, *handle)
+                        assert app.read()[0] in {OK, NO_CONTEXT}
+            for app in apps:
+                app.send("ipc-close", round_ * 4 % 60 + chance.randint(0, 3))
+            apps.pop(chance.randrange(len(apps))).kill()
+            for app in apps:
+                assert app.read()[0] in {OK, INVALID}
+            assert apps[0].ask("ipc-alloc", 60, 16 * LIMIT) == [OOM]
+            assert share.total == truth(container) == sum(share.slots())

@@ -110,6 +110,14 @@ def test_pitch_is_charged_by_rows_as_they_lie(container: Container) -> None:
         assert share.total == BLOCK
 
 
+def test_pitched_rows_of_4_bytes_do_not_get_around_the_limit(container: Container) -> None:
+    """One of the ways by which a peer's limit was passed: 4 MiB asked for, 512 taken."""
+    share = container.share(256 * MIB)
+    with container.client().start() as app:
+        assert app.ask("pitch", 4, 1 << 20) == [OOM, SENTINEL, SENTINEL]
+        assert (share.total, share.denied) == (0, 1)
+
+
 def test_managed_memory_is_charged_in_full(container: Container) -> None:
     share = container.share(LIMIT)
     with container.client().start() as app:
