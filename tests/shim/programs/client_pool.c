@@ -3,9 +3,11 @@
  * default pool. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client_pool.h"
@@ -17,10 +19,7 @@ void *named[NAMED][MANY];
 
 void *cuda(const char *name)
 {
-    static void *library;
-    if (!library)
-        library = dlopen("libcuda.so.1", RTLD_NOW);
-    return dlsym(library, name);
+    return dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
 }
 
 struct pool_properties {
@@ -137,6 +136,79 @@ static int by_place(const char *what, unsigned long number, int type, int alloca
     return CALL(cuMemGetDefaultMemPool, void **, void *, int)(slot, &at, allocation);
 }
 
+struct work {
+    void *context;
+    size_t steps, most, out[3];
+    unsigned seed;
+};
+
+/* One of two pools or linear memory; freed in stream order or at once; now and then a trim. */
+static void step(struct work *w, pointer *place, void *stream)
+{
+    unsigned what = (unsigned)rand_r(&w->seed);
+    int result;
+    if (*place) {
+        result = what % 4 ? CALL(cuMemFreeAsync, pointer, void *)(*place, stream)
+                          : CALL(cuMemFree_v2, pointer)(*place);
+        *place = 0;
+        w->out[0] += result != 0;
+        if (what % 16 == 0)
+            CALL(cuStreamSynchronize, void *)(stream);
+        if (what % 64 == 0)
+            CALL(cuMemPoolTrimTo, void *, size_t)(named[POOL][1], 0);
+        return;
+    }
+    size_t bytes = 1 + ((size_t)rand_r(&w->seed) << 16 ^ (size_t)rand_r(&w->seed)) % w->most;
+    if (what % 8 == 0)
+        result = CALL(cuMemAlloc_v2, pointer *, size_t)(place, bytes);
+    else if (what % 2)
+        result = CALL(cuMemAllocAsync, pointer *, size_t, void *)(place, bytes, stream);
+    else
+        result = CALL(cuMemAllocFromPoolAsync, pointer *, size_t, void *, void *)(
+            place, bytes, named[POOL][1], stream);
+    w->out[0] += result != 0 && result != 2;
+    w->out[1] += result == 0;
+    w->out[2] += result == 2;
+    if (result)
+        *place = 0;
+}
+
+static void *work(void *argument)
+{
+    struct work *w = argument;
+    pointer held[16] = {0};
+    void *stream = NULL;
+    CALL(cuCtxSetCurrent, void *)(w->context);
+    w->out[0] += CALL(cuStreamCreate, void **, unsigned)(&stream, 1) != 0;
+    for (size_t i = 0; i < w->steps; i++)
+        step(w, &held[(unsigned)rand_r(&w->seed) % 16], stream);
+    for (unsigned i = 0; i < 16; i++)
+        if (held[i])
+            w->out[0] += CALL(cuMemFreeAsync, pointer, void *)(held[i], stream) != 0;
+    w->out[0] += CALL(cuStreamDestroy_v2, void *)(stream) != 0;
+    return NULL;
+}
+
+/* Errors other than out of memory, grants, refusals. */
+static void threads(size_t steps, size_t most, unsigned seed, unsigned count)
+{
+    pthread_t thread[16];
+    struct work all[16] = {{0}};
+    size_t sum[3] = {0};
+    void *context = NULL;
+    CALL(cuCtxGetCurrent, void **)(&context);
+    for (unsigned i = 0; i < count && i < 16; i++) {
+        all[i] = (struct work){.context = context, .steps = steps, .most = most, .seed = seed + i};
+        pthread_create(&thread[i], NULL, work, &all[i]);
+    }
+    for (unsigned i = 0; i < count && i < 16; i++) {
+        pthread_join(thread[i], NULL);
+        for (int k = 0; k < 3; k++)
+            sum[k] += all[i].out[k];
+    }
+    printf("%zu %zu %zu\n", sum[0], sum[1], sum[2]);
+}
+
 static int simple(const char *what, unsigned long a, unsigned long b, unsigned c, unsigned e)
 {
     void *s = named[STREAM][b % MANY];
@@ -173,6 +245,8 @@ void pool_command(const char *what, unsigned long a, unsigned long b, unsigned c
         allocate(what, a, b, c);
     else if (!strcmp(what, "pool-fill") || !strcmp(what, "pool-churn"))
         fill(a, b, what[5] == 'c');
+    else if (!strcmp(what, "pool-threads"))
+        threads(a, b, c, e);
     else if (!strncmp(what, "pool-sync", 9))
         printf("%d\n", synchronize(what, a));
     else if (!strcmp(what, "pool-attribute"))
