@@ -181,12 +181,12 @@ def test_it_goes_with_the_context_that_opened_it(container: Container) -> None:
 
 
 def test_without_a_free_slot_each_is_charged(container: Container) -> None:
-    """More than once, then; never too little."""
+    """More than once, then; never too little. The last 256 slots are for processes only."""
     share = container.share(LIMIT)
     with applications(container, 2) as (maker, other), share.ledger.open("r+b") as ledger:
         assert maker.ask("ipc-alloc", 0, BLOCK) == [OK]
         assert other.ask("ipc-alloc", 0, BLOCK) == [OK]
-        hold_slots(ledger.fileno(), 2)
+        hold_slots(ledger.fileno(), 2, 1024 - 256)
         handle = made(maker, PIECE, 1)
         assert share.total == PIECE + 2 * BLOCK
         assert other.ask("ipc-open", 0, *handle) == [OOM, SENTINEL]
@@ -195,6 +195,8 @@ def test_without_a_free_slot_each_is_charged(container: Container) -> None:
         assert share.total == truth(container) + BLOCK
         assert maker.ask("ipc-free", 2) == [OK]
         assert share.total == truth(container)
+        with container.client(program="families").start() as newcomer:
+            assert newcomer.ask("ipc-alloc", 0, BLOCK) == [OK]
 
 
 def test_a_handle_whose_memory_is_freed_opens_nothing_new(container: Container) -> None:

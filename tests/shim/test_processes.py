@@ -164,7 +164,7 @@ def test_all_slots_taken_by_the_living_is_a_refusal(container: Container) -> Non
         assert app.alloc(BLOCK) == OK
 
 
-def hold_slots(descriptor: int, first: int = 0) -> None:
-    """Lock the byte of every slot from `first` on, as living processes would."""
-    what = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0x40000000 + first, 1024 - first, 0)
+def hold_slots(descriptor: int, first: int = 0, end: int = 1024) -> None:
+    """Lock the bytes of the slots from `first` to before `end`, as living processes would."""
+    what = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0x40000000 + first, end - first, 0)
     fcntl.fcntl(descriptor, F_OFD_SETLK, what)

@@ -10,6 +10,7 @@
 #include "sys.h"
 
 #define RETIRED UINT64_MAX /* found by no number that is given out */
+#define SLOTS_FOR_PROCESSES 256 /* what is in common must not keep a process from joining */
 
 static int64_t byte_of(uint32_t index)
 {
@@ -53,10 +54,15 @@ int ap_ledger_share(struct ap_ledger *ledger, uint64_t object, uint64_t bytes,
     if (fd < 0)
         return fd;
     int index = ap_ledger_take_slot(ledger, fd, slot);
-    if (index >= 0 && !move(mine, *slot, object, bytes)) {
+    int refused = 0;
+    if (index >= (int)(APPORTION_LEDGER_SLOT_COUNT - SLOTS_FOR_PROCESSES))
+        refused = -ENOSPC;
+    else if (index >= 0 && !move(mine, *slot, object, bytes))
+        refused = -ENOENT;
+    if (refused) {
         ap_byte_unlock(fd, byte_of((uint32_t)index));
         ap_ledger_unmap_slot(*slot);
-        index = -ENOENT;
+        index = refused;
     }
     if (index >= 0)
         (void)ap_byte_share_try(fd, byte_of((uint32_t)index));
