@@ -24,6 +24,7 @@ class Rules:
     one_recount: bool = True
     reaper_is_seen: bool = True
     total_before_used: bool = True
+    move_is_seen: bool = True
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,39 @@ def begin(world: World, slot: int, busy: int) -> World:
     return replace(world, begun=begun, busy=put(world.busy, slot, busy))
 
 
+def mover(world: World, me: int, step: int, rules: Rules) -> World:
+    """Do a step of moving 1 from a process's slot to the last one, which it has locked."""
+    common = len(world.used) - 1
+    if step in {0, 3}:
+        by = 1 if step == 0 else -1
+        if not rules.move_is_seen:
+            return world
+        for slot in (me, common):
+            busy = world.busy[slot] + by
+            world = (
+                begin(world, slot, busy)
+                if by > 0
+                else replace(world, busy=put(world.busy, slot, busy))
+            )
+        return world
+    if step == 1 and world.used[me]:
+        used = put(world.used, me, world.used[me] - 1)
+        return replace(world, used=used, pending=put(world.pending, me, 1))
+    if step == 2 and world.pending[me]:
+        used = put(world.used, common, world.used[common] + 1)
+        return replace(world, used=used, pending=put(world.pending, me, 0))
+    return world
+
+
 def worker(world: World, me: int, plan: str, rules: Rules) -> tuple[World, int]:
-    """Do the next step of a process: `+` reserves 1, `-` releases 1; four steps each."""
+    """Do the next step of a process: `+` reserves 1, `-` releases 1, `>` moves 1 to the last slot.
+
+    Four steps each. A move begins and ends in both slots at once here; in the ledger one after
+    the other, the own slot's first and last.
+    """
     operation, step = plan[world.at[me] // 4], world.at[me] % 4
+    if operation == ">":
+        return mover(world, me, step, rules), world.at[me] + 1
     used, total = world.used[me], world.total
     after = world.at[me] + 1
     if step == 0:
@@ -199,9 +230,13 @@ def hole(cast: Cast, rules: Rules) -> World | None:
 BUSY = Cast(("+-+", "+-"), recounters=1, reaper=False, mortal=False)
 DYING = Cast(("+-", "+-"), recounters=1, reaper=True, mortal=True)
 TWO = Cast(("+", "+"), recounters=2, reaper=True, mortal=True)
+# The last slot is nobody's but what is moved there: it lives as long as a process holds it.
+MOVING = Cast(("+>", "+-", ""), recounters=1, reaper=True, mortal=True)
 
 
-@pytest.mark.parametrize("cast", [BUSY, DYING, TWO], ids=["busy", "dying", "two recounts"])
+@pytest.mark.parametrize(
+    "cast", [BUSY, DYING, TWO, MOVING], ids=["busy", "dying", "two recounts", "moving"]
+)
 def test_no_order_of_steps_and_no_death_counts_too_little(cast: Cast) -> None:
     assert hole(cast, Rules()) is None
 
@@ -210,7 +245,7 @@ def test_no_order_of_steps_and_no_death_counts_too_little(cast: Cast) -> None:
     ("rule", "cast"),
     [
         ("second_pass", BUSY), ("total_inside", BUSY), ("one_recount", TWO),
-        ("reaper_is_seen", DYING), ("total_before_used", DYING),
+        ("reaper_is_seen", DYING), ("total_before_used", DYING), ("move_is_seen", MOVING),
     ],
 )  # fmt: skip
 def test_each_rule_is_needed(rule: str, cast: Cast) -> None:
