@@ -91,7 +91,7 @@ def test_what_a_dead_plugin_installed_half_is_completed(library: Library) -> Non
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_the_image_lacks_is_an_error(
+def test_h1346_a_file_that_the_image_lacks_is_an_error(
     library: Library, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "shim" / name).unlink()
