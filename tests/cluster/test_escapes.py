@@ -143,7 +143,7 @@ def start(
 def escape(walk: Walk, name: str, *arguments: str, env: tuple[str, ...] = ()) -> str:
     """Return what the program says that asks for a little more than the share."""
     command = ("/bin/env", *env, "/bin/escape", "handle", OVER, *arguments)
-    return walk.kubectl("exec", name, "--", *command).strip()
+    return walk.kubectl("exec", name, "-c", "main", "--", *command).strip()
 
 
 def test_an_image_with_a_libcuda_of_its_own(walk: Walk) -> None:
@@ -190,7 +190,7 @@ def test_a_volume_that_an_image_leads_to_the_shares_is_none(walk: Walk) -> None:
     )
     for name in names:
         there = walk.kubectl(
-            "exec", "forger", "--", "/bin/cat", f"/run/apportion/shares/{name}/limits"
+            "exec", "forger", "-c", "main", "--", "/bin/cat", f"/run/apportion/shares/{name}/limits"
         )
         assert f"memory {FORGED}\n" in there
     assert escape(walk, "forger", env=("-u", "LD_LIBRARY_PATH")) == HELD
