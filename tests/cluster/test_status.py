@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.cluster.support import DAEMONSET, SHARE, SYSTEM, end, start
-from tests.fakes.fakegpu import FakeDriver
 from tests.harness import Cluster
 from tests.lab import testbed
 from tests.lab.walk import Walk
@@ -28,17 +27,13 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def fakegpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("status") / "fakegpu"
-
-
-@pytest.fixture(scope="module")
-def walk(fakegpu: Path) -> Iterator[Walk]:
-    with Cluster(testbed.options(fakegpu, name="status")) as cluster:
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
+    folder: Path = tmp_path_factory.mktemp("status")
+    with Cluster(testbed.options(folder / "fakegpu", name="status")) as cluster:
         walk = Walk(cluster)
         walk.kubectl("apply", "-k", str(testbed.REPO / "deploy/overlays/gpu-operator"))
-        soon = [f"APPORTION_{what}_INTERVAL_S=3" for what in ("STATUS", "SCAN")]
-        walk.kubectl("set", "env", "-n", SYSTEM, DAEMONSET, *soon)
+        soon = "APPORTION_STATUS_INTERVAL_S=3"
+        walk.kubectl("set", "env", "-n", SYSTEM, DAEMONSET, soon)
         walk.kubectl("rollout", "status", "-n", SYSTEM, DAEMONSET, "--timeout=60s")
         yield walk
 
@@ -109,9 +104,3 @@ def test_why_a_pod_does_not_start_is_an_event_on_it(walk: Walk) -> None:
     assert any(ours[0]["message"] in message for message in theirs)
     assert "PrepareRefused" in walk.kubectl("get", "events")
     end(walk, "odd")
-
-
-def test_a_node_without_a_gpu_to_share_says_so(walk: Walk, fakegpu: Path) -> None:
-    node = walk.get("resourceslices")["items"][0]["spec"]["nodeName"]
-    FakeDriver(fakegpu).write_config(gpus=(), device_nodes="required")
-    walk.until("told", lambda: "NoGpuToShare" in walk.kubectl("describe", "node", node), True)

@@ -241,6 +241,10 @@ def test_no_gpu_publishes_nothing_and_says_so(site: Site) -> None:
     site.ready(plugin)
     assert site.slices() == []
     plugin.wait_for("no GPU to offer on this node")
+    events = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={site.node}"
+    until(
+        lambda: [e["reason"] for e in site.server.call("GET", events)["items"]] == ["NoGpuToShare"]
+    )
 
 
 def test_a_plugin_that_cannot_prepare_does_not_take_over_from_one_that_can(site: Site) -> None:

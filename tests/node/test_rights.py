@@ -83,9 +83,11 @@ def test_the_rights_suffice_for_all_that_the_plugin_does(
         until(lambda: _reasons(server, "right") == {"RecordDamaged"})
         deleted(server, "right")
         until(lambda: not host.checkpoints())
-        host.gpus.write_config(gpus=())
-        until(lambda: _published(server) == [])
-        until(lambda: "NoGpuToShare" in _reasons(server, _NODE))
+        (kept,) = _published(server)
+        kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+        more = kind | {"metadata": {"name": "of-nobody"}, "spec": kept["spec"]}
+        server.call("POST", _SLICES, more)
+        until(lambda: len(_published(server)) == 1)
         until(lambda: not list((host.plugins / DRIVER / "told").iterdir()))
         assert "forbidden" not in plugin.text()
         assert plugin.terminate() == 0
