@@ -326,7 +326,7 @@ class Usage:
         total: bytes that new allocations are measured against; too large after the death of a
             process until the next one of the share counts again.
         held: bytes charged to processes that live now.
-        processes: how many processes live now that have allocated.
+        processes: how many processes live now that were charged, be it for a context alone.
         peak: highest total that an allocation led to, in bytes.
         denied: allocations refused since the share was made.
     """

@@ -155,7 +155,7 @@ def exceed(walk: Walk) -> None:
         "--",
         "sh",
         "-c",
-        "/tmp/cudamem alloc 4GiB --hold 600 >/tmp/held 2>&1 & "
+        "/tmp/cudamem alloc all --hold 600 >/tmp/held 2>&1 & "
         "until grep -q cuMemAlloc /tmp/held; do sleep 0.1; done; cat /tmp/held",
     )
     held = _in_pod(
@@ -169,10 +169,12 @@ def exceed(walk: Walk) -> None:
     refused = _in_pod(walk, "pod-0", "/tmp/cudamem", "alloc", "4198MiB", ok=False)
     walk.check("4.1 GiB in pod-0 refused", OUT_OF_MEMORY in refused, True)
     walk.check(
-        "4 GiB in pod-0 refused for its neighbour's 4 GiB",
-        OUT_OF_MEMORY in _in_pod(walk, "pod-0", "/tmp/cudamem", "alloc", "4GiB"),
+        "the rest of pod-0's 4 GiB refused for its neighbour's 4 GiB",
+        OUT_OF_MEMORY in _in_pod(walk, "pod-0", "/tmp/cudamem", "alloc", "all"),
         False,
     )
+    context = _in_pod(walk, "pod-0", "/tmp/cudamem", "alloc", "4GiB", ok=False)
+    walk.check("4 GiB beside the context in pod-0 refused", OUT_OF_MEMORY in context, True)
     empty = _in_pod(walk, "pod-0", "env", "-i", "/tmp/cudamem", "alloc", "4198MiB", ok=False)
     walk.check("4.1 GiB with an empty environment refused", OUT_OF_MEMORY in empty, True)
     together = _in_pod(

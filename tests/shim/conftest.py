@@ -18,9 +18,16 @@ def _built() -> None:
 
 
 @pytest.fixture
-def container(tmp_path: Path) -> Iterator[support.Container]:
+def context_mib() -> int:
+    """What a context takes of a card; a module about contexts has a fixture of its own."""
+    return 0
+
+
+@pytest.fixture
+def container(tmp_path: Path, context_mib: int) -> Iterator[support.Container]:
     """A container on a node with two simulated T4s, without any share yet."""
-    state = support.state_folder(tmp_path / "state", support.gpus_conf())
+    conf = support.gpus_conf(context_mib=context_mib)
+    state = support.state_folder(tmp_path / "state", conf)
     with support.memory_folder() as folder:
         yield support.Container(folder, state)
     # Where support.watched_by lets a sanitizer write.

@@ -36,11 +36,12 @@ class Application:
         self.cuda: Any = None
 
     def start(self) -> int:
-        """Make the first card's context current; return this process's PID."""
+        """Make the first card's context current; return this process's PID, or 0: none is had."""
         self.cuda = ctypes.CDLL("libcuda.so.1")
         context = ctypes.c_void_p()
         assert self.cuda.cuInit(0) == 0
-        assert self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+        if self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) != 0:
+            return 0
         assert self.cuda.cuCtxSetCurrent(context) == 0
         return os.getpid()
 

@@ -94,7 +94,7 @@ class Header(ctypes.LittleEndianStructure):
         ("magic", ctypes.c_uint64), ("version", ctypes.c_uint32), ("header_size", ctypes.c_uint32),
         ("slot_size", ctypes.c_uint32), ("slot_count", ctypes.c_uint32), ("total", ctypes.c_uint64),
         ("denied", ctypes.c_uint64), ("peak", ctypes.c_uint64), ("dirty", ctypes.c_uint32),
-        ("clean", ctypes.c_uint32), ("top", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
+        ("clean", ctypes.c_uint32), ("top", ctypes.c_uint32), ("context_mib", ctypes.c_uint32),
     )  # fmt: skip
 
 

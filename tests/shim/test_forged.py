@@ -59,13 +59,15 @@ def volume(container: Container, trick: str, *, key: str | None = None) -> Conta
 
 def total(container: Container) -> int:
     """Return the card's size as an application sees it, which must agree with what it is given."""
-    with container.client().start() as app:
-        free, size = app.info()
+    with container.client() as app:
+        started, size = app.ask("start", 0), app.ask("total", 0)[1]
         assert app.ask("nvml", 0)[4] == size
         if size == 0:
-            assert app.ask("alloc", 4096) == [OOM, SENTINEL]
+            assert started == [OOM]
+            assert app.ask("vmm-create", 2 * MIB, 0) == [OOM, 0]
         else:
-            assert app.alloc(free) == OK
+            assert app.info() == (size, size)
+            assert app.alloc(size) == OK
             assert app.ask("alloc", 4096) == [OOM, SENTINEL]
     return size
 

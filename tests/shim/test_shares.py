@@ -13,7 +13,6 @@ from tests.shim.support import (
     MIB,
     OK,
     OOM,
-    SENTINEL,
     Container,
     fresh_ledger,
     limits_text,
@@ -27,9 +26,11 @@ GOOD = limits_text(KEY, uuid(), LIMIT)
 
 def refused(container: Container, *, user: int = 0, env: dict[str, str] | None = None) -> bool:
     """Return whether a container gets nothing at all, told without a crash."""
-    with container.client(user=user, env=env).start() as app:
-        nothing = app.ask("alloc", 4096) == [OOM, SENTINEL]
-        assert app.info() == ((0, 0) if nothing else (LIMIT - BLOCK, LIMIT))
+    with container.client(user=user, env=env) as app:
+        nothing = app.ask("start", 0) == [OOM]
+        assert app.ask("vmm-create", BLOCK, 0) == ([OOM, 0] if nothing else [OK, 1])
+        if not nothing:
+            assert app.info() == (LIMIT - BLOCK, LIMIT)
         assert app.ask("total", 0) == [OK, 0 if nothing else LIMIT]
         assert app.ask("nvml", 0)[4] == (0 if nothing else LIMIT)
         app.end()
@@ -109,9 +110,10 @@ def test_a_damaged_ledger_is_refused(container: Container, ledger: bytes) -> Non
 def test_senseless_figures_in_a_ledger_do_no_more_than_refuse(container: Container) -> None:
     """All fields behind the checked ones at their largest, slots included."""
     container.share(LIMIT, ledger=fresh_ledger()[:24] + b"\xff" * (LEDGER_SIZE - 24))
-    with container.client().start() as app:
+    with container.client() as app:
+        app.ask("start", 0)
         app.ask("alloc", 4096)
-        app.info()
+        app.ask("info")
         app.ask("churn", 100, MIB, 1, 2)
         app.end()
 
@@ -194,8 +196,8 @@ def test_an_ordinary_user_has_the_same_limit(container: Container) -> None:
 
 def test_only_the_log_variable_makes_it_speak(container: Container) -> None:
     container.share(LIMIT, key="bad", text="")
-    with container.client(env={"APPORTION_SHIM_LOG": "1"}).start() as app:
-        assert app.alloc(4096) == OOM
+    with container.client(env={"APPORTION_SHIM_LOG": "1"}) as app:
+        assert app.ask("start", 0) == [OOM]
         app.process.stdin.close()  # type: ignore[union-attr]
         assert "apportion-shim: share bad refused" in app.errors()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apportion.enforce import proof
 from apportion.enforce.front import FrontEnforcer
 from apportion.errors import EnforcementError, KubeUnavailableError
 from apportion.ledger import schema
@@ -324,7 +325,7 @@ def test_a_missing_driver_is_said(world: World) -> None:
 
 
 def test_a_failed_self_test_prepares_nothing(world: World) -> None:
-    def fail(_trial: object) -> str:
+    def fail(_trial: object) -> proof.Verdict:
         raise EnforcementError("self-test failed: granted")
 
     enforcer = FrontEnforcer(world.config, fail)

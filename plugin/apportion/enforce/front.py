@@ -42,7 +42,7 @@ class FrontEnforcer:
     """
 
     def __init__(
-        self, config: Config, self_test: Callable[[proof.Trial], str] | None = None
+        self, config: Config, self_test: Callable[[proof.Trial], proof.Verdict] | None = None
     ) -> None:
         self._library = Library(config.shim_dir, config.plugin_dir / "lib")
         self._shares = Shares(config.driver_shares_dir)
@@ -52,6 +52,8 @@ class FrontEnforcer:
         self._self_test = self_test or self._prove
         self._mutex = threading.Lock()
         self._passed: tuple[DriverFiles, object] | None = None
+        # What a context takes on the GPU that was tested, in MiB.
+        self._context_mib: dict[GpuUuid, int] = {}
 
     @property
     def build(self) -> str:
@@ -76,8 +78,11 @@ class FrontEnforcer:
             # The test is of libraries and driver; which GPU it ran on does not matter.
             subject = (self.build, files.cuda, files.nvml, _age(trial.cuda), _age(trial.nvml))
             if self._passed is None or self._passed[1] != subject:
-                said = self._self_test(trial)
-                _LOG.info("self-test passed: %s", said, extra={"uuid": uuid, "build": self.build})
+                verdict = self._self_test(trial)
+                self._context_mib = {uuid: verdict.context_mib}
+                _LOG.info(
+                    "self-test passed: %s", verdict.said, extra={"uuid": uuid, "build": self.build}
+                )
             self._passed = (files, subject)
 
     def probe(self, files: DriverFiles, uuid: GpuUuid) -> None:
@@ -124,7 +129,7 @@ class FrontEnforcer:
 
     def prepare(self, share: Share) -> bool:
         """Make the share's folder; False where it is there already and says the same."""
-        return self._shares.prepare(share)
+        return self._shares.prepare(share, self._context_mib.get(share.uuid, 0))
 
     def verify(self, share: Share) -> None:
         """Return when the share's folder is there and says what the share may take."""
@@ -160,7 +165,7 @@ class FrontEnforcer:
         if removed:
             _LOG.info("removed front libraries that no share uses", extra={"builds": removed})
 
-    def _prove(self, trial: proof.Trial) -> str:
+    def _prove(self, trial: proof.Trial) -> proof.Verdict:
         # The test's own share lies on a tmpfs in any case; those of claims must, too.
         self._shares.require_memory()
         return proof.run(trial)

@@ -11,7 +11,8 @@ MAGIC = int.from_bytes(b"APPLEDG1", "little")
 
 VERSION = 1
 HEADER = struct.Struct("<QIIIIQQQIIII")
-"""magic, version, header_size, slot_size, slot_count, total, denied, peak, dirty, clean, top, 0."""
+"""magic, version, header_size, slot_size, slot_count, total, denied, peak, dirty, clean, top,
+context_mib."""
 
 SLOT = struct.Struct("<QQIIQQQQQ")
 """seq, used, pid, 0, started, namespace, 0, 0, object; object is 0 in a process's slot."""
@@ -31,11 +32,15 @@ MARK = "security.apportion"
 _FIXED = struct.Struct("<QIIII")
 
 
-def fresh_header() -> bytes:
-    """Return the first bytes of a new ledger; the rest of it is zero."""
-    return _FIXED.pack(MAGIC, VERSION, HEADER.size, SLOT.size, SLOT_COUNT)
+def fresh_header(context_mib: int = 0) -> bytes:
+    """Return the header of a new ledger; the rest of it is zero.
+
+    Args:
+        context_mib: what a context takes on the GPU, in MiB rounded up; 0 where that is not known.
+    """
+    return HEADER.pack(MAGIC, VERSION, HEADER.size, SLOT.size, SLOT_COUNT, *(0,) * 6, context_mib)
 
 
 def is_valid(head: bytes, size: int) -> bool:
     """Return whether a file of `size` bytes that starts with `head` is a ledger of this layout."""
-    return size == SIZE and head[: _FIXED.size] == fresh_header()
+    return size == SIZE and head[: _FIXED.size] == fresh_header()[: _FIXED.size]

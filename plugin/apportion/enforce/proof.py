@@ -20,8 +20,8 @@ from apportion import quantity
 from apportion.errors import EnforcementError, StoppingError
 from apportion.model import GpuUuid
 
-MEMORY = 1 << 30
-"""Bytes of the small share: room for a context on every GPU there is, and less than any card."""
+SIZES = (1 << 30, 4 << 30)
+"""Bytes of the small share: the second is for a GPU where a context does not fit into the first."""
 
 _TIME_LIMIT_S = 60.0
 # How soon a stop is noticed; and how long a child may take to die.
@@ -50,14 +50,27 @@ class Trial:
     uuid: GpuUuid
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A test that was passed.
+
+    Attributes:
+        said: what was found, in words.
+        context_mib: MiB that a context takes on the GPU; 0 where that could not be told.
+    """
+
+    said: str
+    context_mib: int = 0
+
+
 def run(
     trial: Trial,
     *,
     time_limit_s: float = _TIME_LIMIT_S,
     environ: Mapping[str, str] | None = None,
     stopping: Callable[[], bool] = lambda: False,
-) -> str:
-    """Return what was found, in words, when the front libraries hold a share to its limit.
+) -> Verdict:
+    """Return what was found when the front libraries hold a share to its limit.
 
     Args:
         trial: what to test.
@@ -75,12 +88,16 @@ def run(
         "nvml": str(trial.nvml),
         "others": [list(pair) for pair in trial.others],
         "uuid": trial.uuid,
-        "memory": MEMORY,
     }
     environ = os.environ if environ is None else environ
     clean = {key: value for key, value in environ.items() if key not in _DROPPED}
-    command = [sys.executable, "-m", "apportion.enforce.selftest", "enter", json.dumps(order)]
-    return _judge(_finished(command, clean, time_limit_s, stopping))
+    for memory in SIZES:
+        said = json.dumps(order | {"memory": memory})
+        command = [sys.executable, "-m", "apportion.enforce.selftest", "enter", said]
+        verdict = _judge(_finished(command, clean, time_limit_s, stopping))
+        if verdict is not None:
+            return verdict
+    raise _failed(f"a context does not fit into a share of {quantity.mib(SIZES[-1])}")
 
 
 def _finished(
@@ -126,7 +143,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-def _judge(child: subprocess.CompletedProcess[bytes]) -> str:
+def _judge(child: subprocess.CompletedProcess[bytes]) -> Verdict | None:
+    """Return the verdict; None: the share was too small to tell."""
     lines = child.stdout.decode(errors="replace").strip().splitlines()
     try:
         answer = json.loads(lines[-1]) if lines else {}
@@ -135,7 +153,9 @@ def _judge(child: subprocess.CompletedProcess[bytes]) -> str:
     if not isinstance(answer, dict):
         answer = {}
     if child.returncode == 0 and answer.get("passed"):
-        return str(answer["passed"])
+        return Verdict(str(answer["passed"]), int(answer.get("context_mib", 0)))
+    if answer.get("small"):
+        return None
     if answer.get("failed"):
         raise _failed(str(answer["failed"]))
     said = child.stderr.decode(errors="replace").strip().splitlines()
@@ -145,8 +165,8 @@ def _judge(child: subprocess.CompletedProcess[bytes]) -> str:
 
 def _failed(reason: str) -> EnforcementError:
     return EnforcementError(
-        f"self-test of the front libraries with a share of {quantity.mib(MEMORY)} failed: "
-        f"{reason} (nothing is published or prepared until it passes: apportion doctor in this "
-        "pod looks at driver and libraries; where it finds nothing wrong, take another release of "
-        "Apportion or of the driver)"
+        f"self-test of the front libraries with a small share failed: {reason} (nothing is "
+        "published or prepared until it passes: apportion doctor in this pod looks at driver and "
+        "libraries; where it finds nothing wrong, take another release of Apportion or of the "
+        "driver)"
     )

@@ -31,12 +31,18 @@ _OUT_OF_MEMORY = 2
 _MORE = 2 << 20
 """Bytes over the limit that are tried: a whole block, as cuMemCreate wants."""
 _PINNED = _ON_DEVICE = 1
+_FIELDS = {"denied": 6, "context_mib": 11}
+"""Where the ledger's header has what the front says."""
 
 
 class TestFailedError(Exception):
     """What the front libraries did wrong, or why it cannot be told."""
 
     __test__ = False
+
+
+class SmallShareError(Exception):
+    """The share has no room for a context, which is counted against it."""
 
 
 def enter(order: dict[str, Any]) -> None:
@@ -91,6 +97,7 @@ def check(order: dict[str, Any]) -> str:
 
     Raises:
         TestFailedError: with the reason.
+        SmallShareError: it cannot be told with a share as small.
         OSError: a library cannot be loaded.
         AttributeError: a library lacks a function.
     """
@@ -154,7 +161,10 @@ def _allocate(cuda: ctypes.CDLL, device: ctypes.c_int, memory: int) -> str:
         lambda: cuda.cuMemRelease(got),
     )
     context = ctypes.c_void_p()
+    before = _header("denied")
     code = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    if code == _OUT_OF_MEMORY and _header("denied") > before:
+        raise SmallShareError
     if code == _OUT_OF_MEMORY:
         return "an allocation over the limit was refused by cuMemCreate; no room for a context"
     _expect(code, "cuDevicePrimaryCtxRetain")
@@ -171,24 +181,24 @@ def _allocate(cuda: ctypes.CDLL, device: ctypes.c_int, memory: int) -> str:
 
 
 def _refused(function: str, allocate: Callable[[], int], free: Callable[[], int]) -> None:
-    before = _denied()
+    before = _header("denied")
     code = allocate()
     if code == 0:
         free()
         raise TestFailedError(f"an allocation over the limit was granted by {function}")
     if code != _OUT_OF_MEMORY:
         raise TestFailedError(f"{function} over the limit gave CUDA error {code}, not 2")
-    if _denied() == before:
+    if _header("denied") == before:
         raise TestFailedError(
             f"{function} over the limit was refused by the driver, since the card is full, and "
             "not by the front libraries"
         )
 
 
-def _denied() -> int:
-    """Return how often the front refused so far, by the share's ledger."""
+def _header(field: str) -> int:
+    """Return a field of the share's ledger: what the front refused, or learned, so far."""
     ledger = Path(names.CONTAINER_SHARES) / _KEY / shares.LEDGER
-    return int(layout.HEADER.unpack_from(ledger.read_bytes())[6])
+    return int(layout.HEADER.unpack_from(ledger.read_bytes())[_FIELDS[field]])
 
 
 def _expect(code: int, function: str) -> None:
@@ -204,10 +214,14 @@ def _compare(function: str, found: int, wanted: int) -> None:
 def main(arguments: list[str]) -> int:
     """Run one stage; the last line of the output is the answer. Returns the exit status."""
     stage, order = arguments[0], json.loads(arguments[1])
+    answer: dict[str, str | int]
     try:
         if stage == "enter":
-            enter(order)
-        answer = {"passed": check(order)}
+            enter(order)  # becomes the other stage
+        said = check(order)
+        answer = {"passed": said, "context_mib": _header("context_mib")}
+    except SmallShareError:
+        answer = {"small": f"a context does not fit into {order['memory']} bytes"}
     except (TestFailedError, OSError, AttributeError) as error:
         answer = {"failed": str(error)}
     sys.stdout.write(json.dumps(answer) + "\n")

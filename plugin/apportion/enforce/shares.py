@@ -57,8 +57,12 @@ class Shares:
                 "the node, as systemd does at /run"
             )
 
-    def prepare(self, share: Share) -> bool:
+    def prepare(self, share: Share, context_mib: int = 0) -> bool:
         """Make the share's folder; return False where it is there already and says the same.
+
+        Args:
+            share: what it may take.
+            context_mib: for a new ledger, what a context takes on the GPU; 0: not known.
 
         Raises:
             EnforcementError: what is there says something else; it is left as it is, since
@@ -77,7 +81,7 @@ class Shares:
             self._discard(half)
             half.mkdir(mode=0o755)
             half.chmod(0o755)
-            create(half, share)
+            create(half, share, context_mib)
             half.rename(path)
         except OSError as error:
             shutil.rmtree(half, ignore_errors=True)
@@ -105,8 +109,8 @@ class Shares:
     def in_use(self, key: ShareKey) -> bool:
         """Return whether a live process holds a slot of the share's ledger.
 
-        It takes one with its first charge, and keeps it; a context alone takes none. A process
-        that holds the file by a lease, so that nobody can look, counts as well.
+        It takes one with its first charge, which is its first context as a rule, and keeps it. A
+        process that holds the file by a lease, so that nobody can look, counts as well.
 
         Raises:
             StorageError: the ledger is there and cannot be asked.
@@ -272,7 +276,7 @@ def _as_made(ledger: Path) -> bool:
     return (found.st_mode, found.st_uid, found.st_size) == made
 
 
-def create(folder: Path, share: Share) -> None:
+def create(folder: Path, share: Share, context_mib: int = 0) -> None:
     """Make `limits` and `ledger` of a share in an empty folder.
 
     The ledger gets all its blocks now, so that a full disk is an error here and not a SIGBUS in
@@ -287,7 +291,7 @@ def create(folder: Path, share: Share) -> None:
     fd = os.open(folder / LEDGER, flags, 0o600)
     try:
         os.posix_fallocate(fd, 0, layout.SIZE)
-        os.pwrite(fd, layout.fresh_header(), 0)
+        os.pwrite(fd, layout.fresh_header(context_mib), 0)
         os.fchmod(fd, _LEDGER_MODE)
         os.setxattr(fd, layout.MARK, share.key.encode())
     finally:

@@ -1,7 +1,8 @@
 /* The ledger: what all processes of a share have been charged. THE layout; the plugin mirrors it.
  *
  * One file per share (APPORTION_LEDGER_SIZE bytes, preallocated and zeroed by the plugin except for
- * the header's first five fields), mapped by every process of the share in whatever container.
+ * the header's first five fields and context_mib), mapped by every process of the share in whatever
+ * container.
  * Integers are little endian. Fields are only ever touched by atomic operations.
  *
  * Who is alive is known by the kernel, not by PIDs (PID namespaces differ): the owner of slot i
@@ -57,7 +58,7 @@ struct apportion_ledger_header {
     _Atomic uint32_t dirty;    /* dead slots taken over: how many were begun */
     _Atomic uint32_t clean;    /* value of `dirty` that the last good recount covers */
     _Atomic uint32_t top;      /* slots [top, slot_count) were never used */
-    uint32_t reserved;         /* zero */
+    _Atomic uint32_t context_mib; /* what a context takes here, MiB rounded up; 0: not known yet */
 };
 
 struct apportion_ledger_slot {

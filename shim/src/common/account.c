@@ -79,10 +79,21 @@ static bool join(struct ap_process *process, struct ap_share *share)
     return joined;
 }
 
-/* All of `bytes` from the shares in order, each as far as it goes; else nothing. */
+static uint64_t charged(struct ap_gpu *gpu)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < gpu->share_count; i++)
+        sum += atomic_load(&gpu->shares[i]->ledger.head->total);
+    return sum;
+}
+
+/* All of `bytes` from the shares in order, each as far as it goes; else nothing. One share may be
+ * charged over its limit (ap_gpu_force): what it is over lacks in the others. */
 static bool reserve_over(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
 {
-    uint64_t missing = bytes;
+    uint64_t missing = bytes, taken = charged(gpu), limit = ap_gpu_limit(gpu);
+    if (taken > limit || bytes > limit - taken)
+        return false;
     for (uint32_t i = 0; i < gpu->share_count && missing > 0; i++) {
         struct ap_share *share = gpu->shares[i];
         if (join(process, share))
@@ -112,6 +123,8 @@ static void sweep(struct ap_process *process, struct ap_gpu *gpu)
 static bool reserve_after_sweep(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
 {
     sweep(process, gpu);
+    if (ap_truth_before_refusal)
+        ap_truth_before_refusal(process, gpu);
     int tries = gpu->share_count > 1 ? TRIES : 1;
     while (tries-- > 0)
         if (reserve_once(process, gpu, bytes))
@@ -154,14 +167,37 @@ void ap_gpu_release(struct ap_gpu *gpu, uint64_t bytes)
 
 uint64_t ap_gpu_used(struct ap_gpu *gpu)
 {
-    uint64_t sum = 0, now = ap_coarse_ms();
+    uint64_t now = ap_coarse_ms();
     for (uint32_t i = 0; i < gpu->share_count; i++) {
         struct ap_ledger *ledger = &gpu->shares[i]->ledger;
         if (now - atomic_load_explicit(&ledger->swept_ms, memory_order_relaxed) >= SWEEP_EVERY_MS)
             ap_ledger_sweep(ledger);
-        sum += atomic_load(&ledger->head->total);
     }
-    return sum;
+    return charged(gpu);
+}
+
+bool ap_gpu_is_over(struct ap_process *process, struct ap_gpu *gpu)
+{
+    if (charged(gpu) <= ap_gpu_limit(gpu))
+        return false;
+    sweep(process, gpu);
+    return charged(gpu) > ap_gpu_limit(gpu);
+}
+
+bool ap_gpu_mine(struct ap_gpu *gpu, uint64_t *bytes, uint64_t *steps)
+{
+    bool quiet = true;
+    *bytes = *steps = 0;
+    for (uint32_t i = 0; i < gpu->share_count; i++) {
+        struct apportion_ledger_slot *mine = atomic_load(&gpu->shares[i]->ledger.mine);
+        if (!mine)
+            continue;
+        uint64_t seq = atomic_load(&mine->seq);
+        quiet = quiet && (seq & APPORTION_LEDGER_SEQ_BUSY_MASK) == 0;
+        *steps += seq;
+        *bytes += atomic_load(&mine->used);
+    }
+    return quiet;
 }
 
 void ap_gpu_count_denied(struct ap_gpu *gpu)

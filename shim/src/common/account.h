@@ -7,6 +7,11 @@
 #define AP_BLOCK_SHIFT 21
 #define AP_BLOCK (UINT64_C(1) << AP_BLOCK_SHIFT) /* bytes that the driver takes at once */
 
+/* A refusal is near: gives back what the driver has meanwhile given back. In the CUDA front alone
+ * (cuda/truth.c), and called where it is there. */
+__attribute__((weak, visibility("hidden"))) void ap_truth_before_refusal(struct ap_process *process,
+                                                                         struct ap_gpu *gpu);
+
 /* Bytes that the shares of this GPU allow in all. */
 uint64_t ap_gpu_limit(const struct ap_gpu *gpu);
 
@@ -23,6 +28,13 @@ void ap_gpu_release(struct ap_gpu *gpu, uint64_t bytes);
 
 /* Bytes charged by all processes of the shares; looks for the dead at most every 100 ms. */
 uint64_t ap_gpu_used(struct ap_gpu *gpu);
+
+/* Whether more is charged than the shares allow, the dead left out. */
+bool ap_gpu_is_over(struct ap_process *process, struct ap_gpu *gpu);
+
+/* Bytes charged to this process; `steps` says how many charges and releases it has begun. False:
+ * one is under way. */
+bool ap_gpu_mine(struct ap_gpu *gpu, uint64_t *bytes, uint64_t *steps);
 
 /* Counts a refusal that was decided elsewhere. */
 void ap_gpu_count_denied(struct ap_gpu *gpu);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <link.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -25,6 +26,7 @@
 #ifdef FIRST_GLIBC
 __asm__(".symver dlopen, dlopen@" FIRST_GLIBC);
 __asm__(".symver dlsym, dlsym@" FIRST_GLIBC);
+__asm__(".symver dladdr, dladdr@" FIRST_GLIBC);
 __asm__(".symver dladdr1, dladdr1@" DLADDR1_GLIBC);
 #endif
 
@@ -46,6 +48,24 @@ void ap_front_fill(const char *path, const struct ap_hook *hooks, size_t count, 
         memcpy((char *)table + hooks[i].offset, &real, sizeof real);
     }
     errno = saved;
+}
+
+bool ap_front_load_beside(const char *name)
+{
+    int saved = errno;
+    Dl_info about;
+    char path[4096] = "";
+    if (dladdr((void *)ap_front_load_beside, &about) && about.dli_fname) {
+        const char *slash = strrchr(about.dli_fname, '/');
+        int folder = slash ? (int)(slash - about.dli_fname) + 1 : 0;
+        int length = snprintf(path, sizeof path, "%.*s%s", folder, about.dli_fname, name);
+        if (length < 0 || (size_t)length >= sizeof path)
+            path[0] = '\0';
+    }
+    void *library = path[0] ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    bool ours = library && dlsym(library, "apportion_shim_build_id");
+    errno = saved;
+    return ours;
 }
 
 /* The symbol's entry in this process's copy of our dynamic symbol table. */

@@ -17,6 +17,10 @@ struct ap_hook {
  * what it finds at `table` + offset (NULL: the driver has not got it). */
 void ap_front_fill(const char *path, const struct ap_hook *hooks, size_t count, void *table);
 
+/* Loads the library `name` from the folder that this one was loaded from, if it is one of ours.
+ * False: it is not there, or is somebody else's. */
+bool ap_front_load_beside(const char *name);
+
 /* Makes our exports vanish that the driver has not got, so that dlsym finds none either. */
 void ap_front_hide_missing(const struct ap_hook *hooks, size_t count, const void *table);
 

@@ -14,11 +14,16 @@ struct ap_lock {
 void ap_lock_wait(struct ap_lock *lock);
 void ap_lock_wake(struct ap_lock *lock);
 
-static inline void ap_lock(struct ap_lock *lock)
+static inline bool ap_lock_try(struct ap_lock *lock)
 {
     uint32_t expected = 0;
-    if (!atomic_compare_exchange_strong_explicit(&lock->word, &expected, 1, memory_order_acquire,
-                                                 memory_order_relaxed))
+    return atomic_compare_exchange_strong_explicit(&lock->word, &expected, 1, memory_order_acquire,
+                                                   memory_order_relaxed);
+}
+
+static inline void ap_lock(struct ap_lock *lock)
+{
+    if (!ap_lock_try(lock))
         ap_lock_wait(lock);
 }
 

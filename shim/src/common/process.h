@@ -22,6 +22,20 @@ struct ap_share {
     struct ap_ledger ledger;
 };
 
+/* What is charged for a GPU beyond the allocations: contexts, code, heaps (cuda/truth.h). */
+struct ap_overhead {
+    struct ap_lock lock;        /* held while the driver is asked and the charge adapted */
+    _Atomic uint64_t bytes;     /* charged: as the driver said last, and `promised` */
+    _Atomic uint64_t promised;  /* allowed, but not taken yet: device heaps that are not used yet */
+    _Atomic uint64_t growing;   /* reserved for calls in flight, in which the driver takes some */
+    _Atomic uint64_t unseen;    /* charged allocations that the driver does not count: managed */
+    _Atomic uint64_t asked_ms;  /* when the driver was last asked */
+    _Atomic uint32_t contexts;  /* that are alive */
+    bool asked;                 /* ever */
+    bool distrusted;            /* the driver speaks of another process as this one */
+    void *nvml;                 /* its handle of the card; NULL: not looked up yet */
+};
+
 struct ap_gpu {
     uint8_t uuid[16];
     uint32_t index;             /* of this record in ap_process.gpus */
@@ -33,12 +47,24 @@ struct ap_gpu {
     struct ap_lock array_lock;
     uint64_t array_bytes;       /* in small arrays, which share blocks */
     _Atomic uint64_t small;     /* blocks that hold small pieces, and what is in them: charge.c */
+    struct ap_overhead overhead;
+};
+
+#define AP_LISTED_MAX 4096u     /* processes of one card */
+
+/* The driver's management library, as far as it tells what this process holds. */
+struct ap_own {
+    struct ap_lock lock;
+    enum { AP_OWN_UNTRIED, AP_OWN_READY, AP_OWN_NONE } state;
+    unsigned char list[AP_LISTED_MAX * 24];
 };
 
 /* A device's primary context; the lock spans the calls that begin and end it. */
 struct ap_primary {
     struct ap_lock lock;
-    uint64_t context; /* as the driver gave it; 0: not yet */
+    struct ap_gpu *gpu; /* charged; NULL: the context is not there */
+    uint64_t context;   /* as the driver gave it */
+    uint64_t cost;      /* charged for it */
 };
 
 /* A memory pool of the driver's; see src/cuda/pool.h. */
@@ -74,6 +100,9 @@ struct ap_process {
     _Atomic(struct ap_gpu *) by_ordinal[AP_ORDINAL_MAX];
     struct ap_primary primary[AP_ORDINAL_MAX];
     _Atomic uint64_t contexts_ended;
+    struct ap_table contexts;   /* that are not primary, see cuda/context.c and cuda/green.c */
+    struct ap_table promises;   /* of device heap, by context */
+    struct ap_own own;
     struct ap_table pointers;
     struct ap_lock vmm_lock;    /* for the two tables below, with the driver's call */
     struct ap_table handles;    /* memory without address, by handle */

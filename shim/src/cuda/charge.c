@@ -102,8 +102,23 @@ CUresult ap_charge_begin(struct ap_ticket *ticket, uint64_t bytes)
     return ap_charge_reserve(ticket, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* So that the overhead (truth.h) is not taken for smaller than it is. */
+static void set_unseen(struct ap_ticket *ticket, uint64_t bytes)
+{
+    if (ticket->managed)
+        atomic_fetch_add(&ticket->gpu->overhead.unseen, bytes - ticket->unseen);
+    ticket->unseen = bytes;
+}
+
+void ap_charge_managed(struct ap_ticket *ticket)
+{
+    ticket->managed = true;
+    set_unseen(ticket, ticket->reserved);
+}
+
 static void give_back(struct ap_ticket *ticket)
 {
+    set_unseen(ticket, 0);
     ap_gpu_release(ticket->gpu, ticket->reserved);
     ticket->reserved = 0;
 }
@@ -196,8 +211,10 @@ bool ap_charge_settle(struct ap_ticket *ticket, CUdeviceptr pointer, uint64_t by
                                .bytes = small ? bytes : round_up(bytes, AP_BLOCK),
                                .context = ticket->context,
                                .gpu = (uint16_t)ticket->gpu->index,
-                               .kind = small ? AP_SMALL : AP_LARGE};
+                               .kind = (small ? AP_SMALL : AP_LARGE) |
+                                       (ticket->managed ? AP_MANAGED : 0)};
     if (small ? enter_blocks(ticket, pointer, bytes) : settle_large(ticket, bytes)) {
+        set_unseen(ticket, ticket->reserved);
         if (ap_charge_remember(ticket, &record)) {
             leave_small(ticket);
             return true;
@@ -261,10 +278,13 @@ void ap_charge_drop(struct ap_process *process, const struct ap_record *record)
         ap_memory_let_go(process, record->bytes);
         return;
     }
-    if (record->kind == AP_SMALL)
+    uint16_t kind = record->kind & ~AP_MANAGED;
+    if (kind == AP_SMALL)
         back = leave_small_blocks(gpu, record);
-    else if (record->kind == AP_SMALL_ARRAY)
+    else if (kind == AP_SMALL_ARRAY)
         back = leave_small_array(gpu, record->bytes);
+    if (record->kind & AP_MANAGED)
+        atomic_fetch_sub(&gpu->overhead.unseen, back);
     ap_gpu_release(gpu, back);
 }
 

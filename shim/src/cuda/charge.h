@@ -24,6 +24,8 @@ struct ap_ticket {
     uint64_t context;
     uint64_t bytes;    /* asked for */
     uint64_t reserved; /* charged so far */
+    uint64_t unseen;   /* of it, what the driver's own accounts leave out */
+    bool managed;
     bool small_locked;
 };
 
@@ -35,7 +37,8 @@ enum ap_kind {
     AP_HELD,        /* a hold that may be others' too: `bytes` is its number (hold.h) */
     AP_UNSIZED,     /* nothing yet: how much it is will be seen when it is mapped */
     AP_PART,        /* one reference to imported memory: `bytes` is its number in `handles` */
-    AP_GIVEN        /* as AP_HELD, where this process made it, and ends it for who would open it */
+    AP_GIVEN,       /* as AP_HELD, where this process made it, and ends it for who would open it */
+    AP_MANAGED = 0x100 /* beside another: the driver does not count it as the process's */
 };
 
 /* Fills in the current context and its GPU. Else the error to return: the driver's, or out of
@@ -48,6 +51,9 @@ bool ap_charge_reserve(struct ap_ticket *ticket, uint64_t bytes);
 /* Before the driver allocates on the current context's device: reserves. CUDA_SUCCESS: go on, and
  * settle or cancel. Else the error to return. */
 CUresult ap_charge_begin(struct ap_ticket *ticket, uint64_t bytes);
+
+/* After ap_charge_begin: it is managed memory, which the driver does not count as the process's. */
+void ap_charge_managed(struct ap_ticket *ticket);
 
 /* The driver gave `pointer`, and took `bytes`: adjusts the charge and remembers the pointer.
  * False: it does not fit after all; the charge is gone. The caller frees the memory, then calls

@@ -1,15 +1,137 @@
-/* The end of contexts: with one go all its allocations, and so must their charges. What contexts
- * themselves cost is not charged yet. */
+/* Contexts that a program makes itself: what they cost, and their end. With a context go all its
+ * allocations, and so must their charges. */
+#include "context.h"
+
 #include <stdatomic.h>
 
 #include "charge.h"
+#include "device.h"
 
 typedef CUresult (*destroy_function)(CUcontext);
-typedef CUresult (*device_function)(CUdevice);
 
-static uint64_t number_of(CUcontext context)
+CUresult ap_context_begin(struct ap_growth *growth, CUdevice device)
 {
-    return (uint64_t)(uintptr_t)context;
+    struct ap_process *process = ap_process();
+    struct ap_gpu *gpu = process ? ap_gpu_of_device(process, device) : NULL;
+    return gpu ? ap_growth_begin_context(growth, process, gpu) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool ap_growth_begin_here(struct ap_growth *growth)
+{
+    struct ap_process *process = ap_process();
+    struct ap_gpu *gpu = process ? ap_gpu_of_current(process) : NULL;
+    return gpu && ap_growth_begin(growth, process, gpu, 0) == CUDA_SUCCESS;
+}
+
+static bool note(const struct ap_growth *growth, CUcontext context)
+{
+    struct ap_record record = {.key = ap_number_of(context),
+                               .bytes = growth->took,
+                               .count = 1,
+                               .gpu = (uint16_t)growth->gpu->index}, old;
+    bool had_old = false;
+    return ap_table_put(&growth->process->contexts, &record, &old, &had_old);
+}
+
+static CUresult driver_destroy(CUcontext context)
+{
+    const struct real_cuda *real = real_cuda();
+    return real->cuCtxDestroy_v2 ? real->cuCtxDestroy_v2(context) : real->cuCtxDestroy(context);
+}
+
+/* Destroying it makes the context current again that was so before. */
+static CUresult finish(struct ap_growth *growth, CUresult result, CUcontext given,
+                       CUcontext *context)
+{
+    if (result != CUDA_SUCCESS) {
+        ap_growth_cancel(growth);
+        return result;
+    }
+    if (ap_growth_settle(growth) && note(growth, given)) {
+        *context = given;
+        return CUDA_SUCCESS;
+    }
+    (void)driver_destroy(given);
+    ap_growth_undone(growth);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* What the driver refuses anyway goes to it unchanged, for its own error. */
+static bool is_sound(CUcontext *context, CUdevice device)
+{
+    return context && ap_is_device(device);
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    const struct real_cuda *real = real_cuda();
+    struct ap_growth growth;
+    CUcontext given = NULL;
+    if (!real->cuCtxCreate || !real->cuCtxDestroy)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!is_sound(context, device))
+        return real->cuCtxCreate(context, flags, device);
+    CUresult result = ap_context_begin(&growth, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real->cuCtxCreate(&given, flags, device);
+    return finish(&growth, result, given, context);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    const struct real_cuda *real = real_cuda();
+    struct ap_growth growth;
+    CUcontext given = NULL;
+    if (!real->cuCtxCreate_v2 || !real->cuCtxDestroy)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!is_sound(context, device))
+        return real->cuCtxCreate_v2(context, flags, device);
+    CUresult result = ap_context_begin(&growth, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real->cuCtxCreate_v2(&given, flags, device);
+    return finish(&growth, result, given, context);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int affinities, unsigned int flags,
+                        CUdevice device)
+{
+    const struct real_cuda *real = real_cuda();
+    struct ap_growth growth;
+    CUcontext given = NULL;
+    if (!real->cuCtxCreate_v3 || !real->cuCtxDestroy)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!is_sound(context, device))
+        return real->cuCtxCreate_v3(context, affinity, affinities, flags, device);
+    CUresult result = ap_context_begin(&growth, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real->cuCtxCreate_v3(&given, affinity, affinities, flags, device);
+    return finish(&growth, result, given, context);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device)
+{
+    const struct real_cuda *real = real_cuda();
+    struct ap_growth growth;
+    CUcontext given = NULL;
+    if (!real->cuCtxCreate_v4 || !real->cuCtxDestroy)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!is_sound(context, device))
+        return real->cuCtxCreate_v4(context, parameters, flags, device);
+    CUresult result = ap_context_begin(&growth, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real->cuCtxCreate_v4(&given, parameters, flags, device);
+    return finish(&growth, result, given, context);
+}
+
+static void put_back(struct ap_process *process, const struct ap_record *record)
+{
+    struct ap_record old;
+    bool had_old = false;
+    (void)ap_table_put(&process->contexts, record, &old, &had_old);
 }
 
 /* The driver may give the handle to a new context before we are back from its call. So the records
@@ -17,17 +139,25 @@ static uint64_t number_of(CUcontext context)
 static CUresult destroy(destroy_function driver, CUcontext context)
 {
     struct ap_process *process = ap_process();
+    struct ap_record record;
     if (!driver)
         return CUDA_ERROR_NOT_FOUND;
     if (!process || !context)
         return driver(context);
+    uint64_t number = ap_number_of(context);
     uint64_t ended = atomic_fetch_add(&process->contexts_ended, 1) * 2 + 1;
-    ap_table_retag(&process->pointers, number_of(context), ended);
+    bool known = ap_table_take(&process->contexts, number, &record);
+    ap_table_retag(&process->pointers, number, ended);
     CUresult result = driver(context);
-    if (result == CUDA_SUCCESS)
-        ap_charge_drop_context(process, ended);
-    else
-        ap_table_retag(&process->pointers, ended, number_of(context));
+    if (result != CUDA_SUCCESS) {
+        ap_table_retag(&process->pointers, ended, number);
+        if (known)
+            put_back(process, &record);
+        return result;
+    }
+    ap_charge_drop_context(process, ended);
+    if (known)
+        ap_truth_context_ended(process, &process->gpus[record.gpu], number, record.bytes);
     return result;
 }
 
@@ -41,73 +171,33 @@ CUresult cuCtxDestroy_v2(CUcontext context)
     return destroy(real_cuda()->cuCtxDestroy_v2, context);
 }
 
-static struct ap_primary *primary_of(struct ap_process *process, CUdevice device)
-{
-    bool counted = process && device >= 0 && (unsigned)device < AP_ORDINAL_MAX;
-    return counted ? &process->primary[device] : NULL;
-}
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+/* Uses are counted, as the driver counts them: the last detach destroys. */
+CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
 {
     const struct real_cuda *real = real_cuda();
-    struct ap_primary *primary = primary_of(ap_process(), device);
-    if (!real->cuDevicePrimaryCtxRetain)
-        return CUDA_ERROR_NOT_FOUND;
-    if (!primary || !context)
-        return real->cuDevicePrimaryCtxRetain(context, device);
-    ap_lock(&primary->lock);
-    CUresult result = real->cuDevicePrimaryCtxRetain(context, device);
-    if (result == CUDA_SUCCESS)
-        primary->context = number_of(*context);
-    ap_unlock(&primary->lock);
-    return result;
-}
-
-static bool is_active(CUdevice device)
-{
-    unsigned int flags = 0;
-    int active = 1;
-    const struct real_cuda *real = real_cuda();
-    if (!real->cuDevicePrimaryCtxGetState ||
-        real->cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS)
-        return true; /* rather a charge too much */
-    return active != 0;
-}
-
-/* A release ends the context when it was the last; a reset does so at once. Only a retain brings
- * it back, and that waits for our lock. */
-static CUresult end_primary(device_function driver, CUdevice device)
-{
     struct ap_process *process = ap_process();
-    struct ap_primary *primary = primary_of(process, device);
-    if (!driver)
+    if (!real->cuCtxAttach)
         return CUDA_ERROR_NOT_FOUND;
-    if (!primary)
-        return driver(device);
-    ap_lock(&primary->lock);
-    CUresult result = driver(device);
-    if (result == CUDA_SUCCESS && primary->context && !is_active(device))
-        ap_charge_drop_context(process, primary->context);
-    ap_unlock(&primary->lock);
+    CUresult result = real->cuCtxAttach(context, flags);
+    if (result == CUDA_SUCCESS && context && process)
+        (void)ap_table_ref_known(&process->contexts, ap_number_of(*context));
     return result;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+CUresult cuCtxDetach(CUcontext context)
 {
-    return end_primary(real_cuda()->cuDevicePrimaryCtxRelease, device);
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-    return end_primary(real_cuda()->cuDevicePrimaryCtxRelease_v2, device);
-}
-
-CUresult cuDevicePrimaryCtxReset(CUdevice device)
-{
-    return end_primary(real_cuda()->cuDevicePrimaryCtxReset, device);
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-    return end_primary(real_cuda()->cuDevicePrimaryCtxReset_v2, device);
+    const struct real_cuda *real = real_cuda();
+    struct ap_process *process = ap_process();
+    struct ap_record last;
+    if (!real->cuCtxDetach)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!process || !ap_table_unref(&process->contexts, ap_number_of(context), &last)) {
+        CUresult result = real->cuCtxDetach(context);
+        if (result != CUDA_SUCCESS && process)
+            (void)ap_table_ref_known(&process->contexts, ap_number_of(context));
+        return result;
+    }
+    last.count = 1;
+    put_back(process, &last);
+    return destroy(real->cuCtxDetach, context);
 }

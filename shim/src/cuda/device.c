@@ -2,6 +2,8 @@
 
 #include <stdatomic.h>
 
+#include "truth.h"
+
 static bool uuid_of(CUdevice device, CUuuid *uuid)
 {
     const struct real_cuda *real = real_cuda();
@@ -11,7 +13,10 @@ static bool uuid_of(CUdevice device, CUuuid *uuid)
     return real->cuDeviceGetUuid && real->cuDeviceGetUuid(uuid, device) == CUDA_SUCCESS;
 }
 
-/* Ordinals are fixed once the driver is initialised, whatever CUDA_VISIBLE_DEVICES says later, so
+/* Every call that takes memory or tells of it begins here, before the driver's part, so this is
+ * where the charge is compared with the driver's word now and then.
+ *
+ * Ordinals are fixed once the driver is initialised, whatever CUDA_VISIBLE_DEVICES says later, so
  * they are remembered; the memory is wiped in a forked child, which may see others. */
 struct ap_gpu *ap_gpu_of_device(struct ap_process *process, CUdevice device)
 {
@@ -20,8 +25,10 @@ struct ap_gpu *ap_gpu_of_device(struct ap_process *process, CUdevice device)
     if (remembered) {
         struct ap_gpu *gpu =
             atomic_load_explicit(&process->by_ordinal[device], memory_order_acquire);
-        if (gpu)
+        if (gpu) {
+            ap_truth_refresh(process, gpu, AP_TRUTH_ROUTINE_MS);
             return gpu;
+        }
     }
     if (!uuid_of(device, &uuid))
         return NULL;
@@ -29,4 +36,21 @@ struct ap_gpu *ap_gpu_of_device(struct ap_process *process, CUdevice device)
     if (gpu && remembered)
         atomic_store_explicit(&process->by_ordinal[device], gpu, memory_order_release);
     return gpu;
+}
+
+struct ap_gpu *ap_gpu_of_current(struct ap_process *process)
+{
+    const struct real_cuda *real = real_cuda();
+    CUdevice device = -1;
+    if (!real->cuCtxGetDevice || real->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return NULL;
+    return ap_gpu_of_device(process, device);
+}
+
+bool ap_is_device(CUdevice device)
+{
+    const struct real_cuda *real = real_cuda();
+    int count = 0;
+    return real->cuDeviceGetCount && real->cuDeviceGetCount(&count) == CUDA_SUCCESS &&
+           device >= 0 && device < count;
 }

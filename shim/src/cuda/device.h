@@ -8,4 +8,10 @@
 /* The GPU behind an ordinal, by its UUID. NULL: it has no valid share in this container. */
 struct ap_gpu *ap_gpu_of_device(struct ap_process *process, CUdevice device);
 
+/* The GPU of the current context. NULL: there is none, or it has no share. */
+struct ap_gpu *ap_gpu_of_current(struct ap_process *process);
+
+/* Whether CUDA has a device of this ordinal. */
+bool ap_is_device(CUdevice device);
+
 #endif

@@ -146,6 +146,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
     CUresult result = ap_charge_begin(&ticket, bytes);
     if (result != CUDA_SUCCESS)
         return result;
+    ap_charge_managed(&ticket);
     result = real->cuMemAllocManaged(&given, bytes, flags);
     result = settle(&ticket, result, given, bytes, free_v2);
     if (result == CUDA_SUCCESS)

@@ -28,11 +28,8 @@ static struct ap_gpu *gpu_of(CUdevice device)
 
 static struct ap_gpu *current_gpu(void)
 {
-    CUdevice device = -1;
-    const struct real_cuda *real = real_cuda();
-    if (!real->cuCtxGetDevice || real->cuCtxGetDevice(&device) != CUDA_SUCCESS)
-        return NULL;
-    return gpu_of(device);
+    struct ap_process *process = ap_process();
+    return process ? ap_gpu_of_current(process) : NULL;
 }
 
 /* The driver takes NULL for either (measured), so do we. */

@@ -63,7 +63,7 @@ struct fg_gpu {
 	unsigned remap_pending, remap_failed;
 	bool events; /* whether Xids are reported */
 	int numa_node; /* -1: not supported */
-	uint64_t memory, reserved, context; /* bytes */
+	uint64_t memory, reserved, context, stream; /* bytes */
 	char uuid[FG_NAME];
 	char name[FG_NAME];
 	struct fg_faults faults;
@@ -73,6 +73,7 @@ struct fg_conf {
 	char version[32];
 	unsigned cuda; /* 13000 is CUDA 13.0 */
 	bool nodes_required;
+	bool raw_pids; /* NVML lists each process by the PID of its own namespace, to all */
 	char device_dir[128];
 	struct fg_faults faults;
 	struct fg_gpu gpu[FG_MAX_GPUS]; /* by key */

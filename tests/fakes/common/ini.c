@@ -124,6 +124,8 @@ static bool driver_key(struct fg_conf *c, const char *key, char *value)
 	}
 	if (!strcmp(key, "device_nodes"))
 		return flag(node_rules, value, &c->nodes_required);
+	if (!strcmp(key, "raw_pids"))
+		return flag(switches, value, &c->raw_pids);
 	return !strcmp(key, "device_dir") && copy(c->device_dir, sizeof c->device_dir, value);
 }
 
@@ -204,6 +206,8 @@ static bool gpu_key(struct fg_gpu *g, const char *key, char *value)
 		return mebibytes(value, &g->context);
 	if (!strcmp(key, "work"))
 		return word(works, value, &g->work);
+	if (!strcmp(key, "stream_mib"))
+		return mebibytes(value, &g->stream);
 	if (!strcmp(key, "mig"))
 		return word(mig_modes, value, &g->mig);
 	if (!strcmp(key, "numa_node"))

@@ -349,8 +349,10 @@ static unsigned collect(unsigned key, struct fg_process *out, unsigned room, boo
 		return 0;
 	unsigned found = 0, n = snapshot(key, slots);
 	uint64_t here = fg_pidns();
+	const struct fg_conf *conf = fg_conf_get();
 	for (unsigned i = 0; i < n; i++) {
-		int pid = slots[i].pidns == here ? slots[i].pid : fg_translate(slots[i].pidns, slots[i].pid);
+		bool plain = slots[i].pidns == here || (conf && conf->raw_pids);
+		int pid = plain ? slots[i].pid : fg_translate(slots[i].pidns, slots[i].pid);
 		if (!pid && foreign)
 			pid = FG_FOREIGN_PID + slots[i].pid;
 		if (!pid)

@@ -2,6 +2,7 @@
  * after destruction, so that a stale handle gives an error and not a crash. */
 #define _GNU_SOURCE
 #include "context.h"
+#include "code.h"
 #include "graph.h"
 
 #include <stdlib.h>
@@ -33,6 +34,8 @@ CUresult cu_current(const char *function, CUcontext *ctx)
 	if (!depth || !stack[depth - 1])
 		return CUDA_INVALID_CONTEXT;
 	*ctx = stack[depth - 1];
+	if ((*ctx)->active && (*ctx)->parent)
+		*ctx = (*ctx)->parent;
 	if (!(*ctx)->active)
 		return CUDA_CONTEXT_IS_DESTROYED;
 	const struct fg_conf *conf = fg_conf_get();
@@ -47,6 +50,11 @@ CUresult cu_activate(CUcontext ctx)
 		return rc;
 	ctx->active = true;
 	ctx->id = ++last_id;
+	ctx->uses = 1;
+	ctx->stack = CU_STACK;
+	ctx->heap = CU_HEAP;
+	ctx->heap_taken = false;
+	ctx->streams = ctx->streams_paid = 0;
 	fg_count_context(gpu->key, 1);
 	return CUDA_SUCCESS;
 }
@@ -57,7 +65,9 @@ void cu_deactivate(CUcontext ctx)
 	if (!ctx->active)
 		return;
 	cu_free_all(ctx);
-	cu_uncharge(ctx->device, gpu->context);
+	cu_code_gone(ctx);
+	cu_uncharge(ctx->device, gpu->context + ctx->extra);
+	ctx->extra = 0;
 	fg_count_context(gpu->key, -1);
 	ctx->active = false;
 }
@@ -136,7 +146,7 @@ static CUresult destroy(const char *function, CUcontext ctx)
 		return rc;
 	if (!ctx)
 		return CUDA_INVALID_VALUE;
-	if (!known(ctx) || ctx->primary)
+	if (!known(ctx) || ctx->primary || ctx->parent)
 		return CUDA_INVALID_CONTEXT;
 	if (!ctx->active)
 		return CUDA_CONTEXT_IS_DESTROYED;
@@ -146,6 +156,34 @@ static CUresult destroy(const char *function, CUcontext ctx)
 	if (depth && stack[depth - 1] == ctx)
 		depth--;
 	return CUDA_SUCCESS;
+}
+
+/* Uses are counted; the last one to go takes the context with it. */
+API CUresult cuCtxAttach(CUcontext *out, unsigned flags)
+{
+	CUcontext ctx;
+	CUresult rc = cu_current(__func__, &ctx);
+	if (rc)
+		return rc;
+	if (!out || flags)
+		return CUDA_INVALID_VALUE;
+	ctx->uses++;
+	*out = ctx;
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxDetach(CUcontext ctx)
+{
+	CUresult rc = cu_enter(__func__);
+	if (rc)
+		return rc;
+	if (!ctx || !known(ctx))
+		return CUDA_INVALID_CONTEXT;
+	if (ctx->active && ctx->uses > 1) {
+		ctx->uses--;
+		return CUDA_SUCCESS;
+	}
+	return destroy(__func__, ctx);
 }
 
 API CUresult cuCtxDestroy(CUcontext ctx)

@@ -15,6 +15,8 @@ typedef struct cu_pool *CUmemoryPool;
 typedef struct cu_stream *CUstream;
 typedef struct cu_event *CUevent;
 typedef struct cu_module *CUmodule;
+typedef struct cu_library *CUlibrary;
+typedef struct cu_green *CUgreenCtx;
 typedef struct cu_function *CUfunction;
 typedef struct cu_graph *CUgraph;
 typedef struct cu_node *CUgraphNode;
@@ -29,6 +31,7 @@ enum {
 	CUDA_NO_DEVICE = 100,
 	CUDA_INVALID_DEVICE = 101,
 	CUDA_INVALID_CONTEXT = 201,
+	CUDA_FILE_NOT_FOUND = 301,
 	CUDA_INVALID_HANDLE = 400,
 	CUDA_NOT_FOUND = 500,
 	CUDA_CONTEXT_IS_DESTROYED = 709,
@@ -79,6 +82,12 @@ struct cu_ctx {
 	struct cu_block *blocks; /* small allocations */
 	struct cu_block *array_blocks; /* small arrays: they share with nothing else */
 	struct cu_alloc *allocs; /* everything that dies with the context */
+	struct cu_ctx *parent;   /* of a green context: the primary, which owns what it allocates */
+	unsigned uses;           /* of cuCtxAttach and cuCtxDetach */
+	unsigned streams, streams_paid;
+	uint64_t extra;          /* streams, stacks and heap, until the context ends */
+	size_t stack, heap;      /* cuCtxSetLimit */
+	bool heap_taken;
 	struct cu_ctx *next;
 };
 

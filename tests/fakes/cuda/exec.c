@@ -1,6 +1,7 @@
-/* Streams, events, modules and launches: enough for a program to run through. A launch does
- * nothing but count. */
+/* Streams, events and launches: enough for a program to run through. A launch does nothing but
+ * count, and take what its kernel needs. */
 #define _GNU_SOURCE
+#include "code.h"
 #include "graph.h"
 
 #include <stdlib.h>
@@ -10,13 +11,23 @@ struct cu_event {
 	struct timespec at;
 };
 
-struct cu_function {
-	const char *name;
-};
-
-struct cu_module {
-	struct cu_function function;
-};
+/* With the lock held. A stream's memory stays with its context when it goes, for the next one. */
+static CUresult take_for_stream(CUcontext ctx)
+{
+	const struct fg_conf *conf = fg_conf_get();
+	uint64_t price = conf ? conf->gpu[cu_device(ctx->device)->gpu.key].stream : 0;
+	if (ctx->streams < ctx->streams_paid) {
+		ctx->streams++;
+		return CUDA_SUCCESS;
+	}
+	CUresult rc = cu_charge(ctx->device, price);
+	if (rc)
+		return rc;
+	ctx->extra += price;
+	ctx->streams++;
+	ctx->streams_paid++;
+	return CUDA_SUCCESS;
+}
 
 static CUresult create_stream(const char *function, CUstream *out, unsigned flags, int priority)
 {
@@ -30,8 +41,14 @@ static CUresult create_stream(const char *function, CUstream *out, unsigned flag
 	if (!stream)
 		return CUDA_OUT_OF_MEMORY;
 	*stream = (struct cu_stream){.flags = flags, .priority = priority, .ctx = ctx};
-	*out = stream;
-	return CUDA_SUCCESS;
+	pthread_mutex_lock(&cu_lock);
+	rc = take_for_stream(ctx);
+	pthread_mutex_unlock(&cu_lock);
+	if (rc)
+		free(stream);
+	else
+		*out = stream;
+	return rc;
 }
 
 API CUresult cuStreamCreate(CUstream *out, unsigned flags)
@@ -48,8 +65,13 @@ static CUresult destroy_stream(const char *function, CUstream stream)
 {
 	CUcontext ctx;
 	CUresult rc = cu_current(function, &ctx);
-	if (!rc)
-		free(stream);
+	if (rc || !stream)
+		return rc;
+	pthread_mutex_lock(&cu_lock);
+	if (stream->ctx->streams)
+		stream->ctx->streams--;
+	pthread_mutex_unlock(&cu_lock);
+	free(stream);
 	return rc;
 }
 
@@ -216,54 +238,7 @@ API CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to)
 	return CUDA_SUCCESS;
 }
 
-static CUresult load(const char *function, CUmodule *out, const void *image)
-{
-	CUresult rc = current_only(function);
-	if (rc)
-		return rc;
-	if (!out || !image)
-		return CUDA_INVALID_VALUE;
-	CUmodule module = calloc(1, sizeof *module);
-	if (!module)
-		return CUDA_OUT_OF_MEMORY;
-	*out = module;
-	return CUDA_SUCCESS;
-}
-
-API CUresult cuModuleLoadData(CUmodule *out, const void *image)
-{
-	return load(__func__, out, image);
-}
-
-API CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned count, void *options,
-				void **values)
-{
-	(void)count, (void)options, (void)values;
-	return load(__func__, out, image);
-}
-
-API CUresult cuModuleUnload(CUmodule module)
-{
-	CUresult rc = current_only(__func__);
-	if (!rc)
-		free(module);
-	return rc;
-}
-
-API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name)
-{
-	CUresult rc = current_only(__func__);
-	if (rc)
-		return rc;
-	if (!out || !name)
-		return CUDA_INVALID_VALUE;
-	if (!module)
-		return CUDA_INVALID_HANDLE;
-	*out = &module->function;
-	return CUDA_SUCCESS;
-}
-
-static CUresult launch(const char *function, const void *kernel, unsigned blocks, unsigned threads,
+static CUresult launch(const char *function, CUfunction kernel, unsigned blocks, unsigned threads,
 		       CUstream stream)
 {
 	CUcontext ctx;
@@ -274,7 +249,10 @@ static CUresult launch(const char *function, const void *kernel, unsigned blocks
 		return CUDA_INVALID_HANDLE;
 	if (!blocks || !threads || threads > 1024)
 		return CUDA_INVALID_VALUE;
-	if (!cu_capture_work(stream, CU_NODE_KERNEL, NULL, &rc))
+	if (cu_capture_work(stream, CU_NODE_KERNEL, NULL, &rc))
+		return rc;
+	rc = cu_code_used(ctx, kernel);
+	if (!rc)
 		fg_count_launch(cu_device(ctx->device)->gpu.key);
 	return rc;
 }

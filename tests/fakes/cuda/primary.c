@@ -1,6 +1,21 @@
 /* The primary context of each device, counted by its users. */
 #include "context.h"
 
+CUresult cu_primary_retain(CUcontext *out, CUdevice device)
+{
+	struct cu_device *d = cu_device(device);
+	if (!d->primary)
+		d->primary = cu_new_context(device, true);
+	CUresult rc = d->primary ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
+	if (!rc && !d->primary->active)
+		rc = cu_activate(d->primary);
+	if (!rc) {
+		d->primary->references++;
+		*out = d->primary;
+	}
+	return rc;
+}
+
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
 	CUresult rc = cu_enter(__func__);
@@ -8,21 +23,22 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 		return rc;
 	if (!out)
 		return CUDA_INVALID_VALUE;
-	struct cu_device *d = cu_device(device);
-	if (!d)
+	if (!cu_device(device))
 		return CUDA_INVALID_DEVICE;
 	pthread_mutex_lock(&cu_lock);
-	if (!d->primary)
-		d->primary = cu_new_context(device, true);
-	rc = d->primary ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
-	if (!rc && !d->primary->active)
-		rc = cu_activate(d->primary);
-	if (!rc) {
-		d->primary->references++;
-		*out = d->primary;
-	}
+	rc = cu_primary_retain(out, device);
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
+}
+
+CUresult cu_primary_release(CUdevice device)
+{
+	struct cu_device *d = cu_device(device);
+	if (!d->primary || !d->primary->references)
+		return CUDA_INVALID_CONTEXT;
+	if (--d->primary->references == 0)
+		cu_deactivate(d->primary);
+	return CUDA_SUCCESS;
 }
 
 static CUresult release(const char *function, CUdevice device)
@@ -30,14 +46,10 @@ static CUresult release(const char *function, CUdevice device)
 	CUresult rc = cu_enter(function);
 	if (rc)
 		return rc;
-	struct cu_device *d = cu_device(device);
-	if (!d)
+	if (!cu_device(device))
 		return CUDA_INVALID_DEVICE;
 	pthread_mutex_lock(&cu_lock);
-	if (!d->primary || !d->primary->references)
-		rc = CUDA_INVALID_CONTEXT;
-	else if (--d->primary->references == 0)
-		cu_deactivate(d->primary);
+	rc = cu_primary_release(device);
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
 }

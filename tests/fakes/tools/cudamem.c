@@ -1,4 +1,5 @@
-/* cudamem: asks the CUDA driver for memory and says what it answered.
+/* cudamem: asks the CUDA driver for memory and says what it answered. The size `all` is what
+ * cuMemGetInfo says is free.
  *
  *   cudamem [--device N] alloc SIZE... [--until-refused STEP] [--hold SECONDS]
  *           [--processes N] [--library FILE] [--json]
@@ -19,6 +20,8 @@
 #include <unistd.h>
 
 enum { GRANTED = 0, FAILED = 1, REFUSED = 2, MAX_SIZES = 64, OUT_OF_MEMORY = 2 };
+
+#define ALL (~0ULL)
 
 typedef int CUresult;
 
@@ -104,12 +107,14 @@ static const char *human(unsigned long long bytes, char out[32])
 	return out;
 }
 
-/* "4.1GiB", "4Gi", "512M", "100": a number and a binary unit. 0 when it is none. */
+/* "4.1GiB", "4Gi", "512M", "100": a number and a binary unit; "all". 0 when it is none. */
 static unsigned long long parse_size(const char *text)
 {
 	static const char units[] = "kmgt";
 	char *end;
 	double value = strtod(text, &end);
+	if (!strcmp(text, "all"))
+		return ALL;
 	if (end == text || value <= 0)
 		return 0;
 	const char *unit = *end ? strchr(units, *end | 0x20) : NULL;
@@ -209,13 +214,20 @@ static void meet(const struct options *o, int *arrived)
 		nanosleep(&tick, NULL);
 }
 
+static size_t available(void)
+{
+	size_t bytes = 0, total;
+	return cu.info(&bytes, &total) ? 0 : bytes;
+}
+
 static int steps(const struct options *o, int process)
 {
 	int status = say_info(o, process);
 	for (int i = 0; i < o->sizes; i++) {
 		unsigned long long address;
-		CUresult rc = cu.alloc(&address, o->size[i]);
-		say_call(o, process, "cuMemAlloc", o->size[i], rc);
+		size_t size = o->size[i] == ALL ? available() : o->size[i];
+		CUresult rc = cu.alloc(&address, size);
+		say_call(o, process, "cuMemAlloc", size, rc);
 		status = worse(status, status_of(rc));
 	}
 	if (o->step)

@@ -74,15 +74,20 @@ def trial(front: Path, uuid: str = DEFAULT_GPUS[1].uuid) -> Trial:
     return Trial(front, cuda, nvml, (("libother.so.1", str(nvml)),), GpuUuid(uuid))
 
 
-def run(tried: Trial, fake: FakeDriver, time_limit_s: float = 60) -> str:
+def verdict(tried: Trial, fake: FakeDriver, time_limit_s: float = 60) -> proof.Verdict:
     environ = dict(os.environ) | {"FAKEGPU_DIR": str(fake.state_dir)}
     return proof.run(tried, time_limit_s=time_limit_s, environ=environ)
 
 
+def run(tried: Trial, fake: FakeDriver, time_limit_s: float = 60) -> str:
+    return verdict(tried, fake, time_limit_s).said
+
+
 def test_the_shim_passes_and_nothing_is_left(front: Path, fake: FakeDriver) -> None:
     mounts = Path("/proc/self/mounts").read_text()
-    said = run(trial(front), fake)
-    assert said == "totals are the share's; an allocation over the limit was refused"
+    found = verdict(trial(front), fake)
+    assert found.said == "totals are the share's; an allocation over the limit was refused"
+    assert found.context_mib == 100
     assert Path("/proc/self/mounts").read_text() == mounts
     assert not Path("/run/apportion/shares/selftest-0").exists()
     assert fake.used(1) == 0
@@ -128,6 +133,22 @@ def test_a_full_card_passes_by_the_fronts_own_refusal(
     fill(fake, context_mib)
     said = run(trial(front), fake)
     assert ("refused by cuMemCreate; no room for a context" in said) is (context_mib > 1024)
+
+
+@pytest.mark.parametrize("context_mib", [500, 1500])
+def test_contexts_of_any_size_pass(front: Path, fake: FakeDriver, context_mib: int) -> None:
+    """They count against the share, so a large one needs a larger share."""
+    fake.write_config((DEFAULT_GPUS[0], replace(DEFAULT_GPUS[1], context_mib=context_mib)))
+    found = verdict(trial(front), fake)
+    assert found.said == "totals are the share's; an allocation over the limit was refused"
+    assert found.context_mib == context_mib
+
+
+def test_what_a_context_takes_is_unknown_where_the_driver_does_not_tell(
+    front: Path, fake: FakeDriver
+) -> None:
+    fake.inject(None, "nvmlDeviceGetComputeRunningProcesses", 3)
+    assert verdict(trial(front), fake).context_mib == 0
 
 
 @pytest.mark.parametrize("context_mib", [100, 2000], ids=["a context fits", "none fits"])

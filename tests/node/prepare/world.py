@@ -153,6 +153,7 @@ class World:
     boot: str = "boot-1"
     claims: dict[str, dict[str, Any]] = field(default_factory=dict)
     trials: list[proof.Trial] = field(default_factory=list)
+    context_mib: int = 0
     driver: str = DRIVER
     told: list[tuple[ClaimRef, str, str]] = field(default_factory=list)
 
@@ -178,9 +179,9 @@ class World:
         self.store = Store(self.config.plugin_dir, self.boot, self.enforcer.allowances)
         self.cdi = CdiStore(self.config.cdi_dir, self.driver)
 
-    def self_test(self, trial: proof.Trial) -> str:
+    def self_test(self, trial: proof.Trial) -> proof.Verdict:
         self.trials.append(trial)
-        return "stub"
+        return proof.Verdict("stub", self.context_mib)
 
     def fetch(self, wanted: ClaimRef) -> dict[str, Any]:
         try:

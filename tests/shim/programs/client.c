@@ -286,6 +286,8 @@ static void process_command(const char *what, unsigned long a, unsigned long b)
         printf("%d\n", chdir("/") || chroot("/usr"));
     else if (!strncmp(what, "vmm-", 4))
         vmm_command(&d, what, a, b);
+    else if (!strncmp(what, "code-", 5))
+        code_command(what, a, b);
     else if (!strcmp(what, "errno"))
         do_errno();
     else

@@ -43,4 +43,7 @@ void nvml_load(struct nvml *nvml);
 /* Does a command whose name begins with vmm-; see client_vmm.c. */
 void vmm_command(const struct driver *driver, const char *what, unsigned long a, unsigned long b);
 
+/* Does a command whose name begins with code-; see client_code.c. */
+void code_command(const char *what, unsigned long a, unsigned long b);
+
 #endif

@@ -14,7 +14,7 @@ int main(void)
 {
     printf("{");
     HEAD(magic), HEAD(version), HEAD(header_size), HEAD(slot_size), HEAD(slot_count);
-    HEAD(total), HEAD(denied), HEAD(peak), HEAD(dirty), HEAD(clean), HEAD(top), HEAD(reserved);
+    HEAD(total), HEAD(denied), HEAD(peak), HEAD(dirty), HEAD(clean), HEAD(top), HEAD(context_mib);
     SLOT(seq), SLOT(used), SLOT(pid), SLOT(started), SLOT(namespace), SLOT(object);
     NUMBER(LEDGER_MAGIC), NUMBER(LEDGER_VERSION), NUMBER(LEDGER_HEADER_SIZE);
     NUMBER(LEDGER_SLOT_SIZE), NUMBER(LEDGER_SLOT_COUNT), NUMBER(LEDGER_SLOTS_OFFSET);

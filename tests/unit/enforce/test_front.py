@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from apportion.enforce import registry
+from apportion.enforce import layout, registry
 from apportion.enforce.front import FrontEnforcer
 from apportion.enforce.library import FILES
-from apportion.enforce.proof import Trial
+from apportion.enforce.proof import Trial, Verdict
 from apportion.errors import EnforcementError
 from apportion.model import Capacity, DriverFiles, Mount, Share, ShareKey
 
@@ -108,11 +108,11 @@ def test_another_driver_is_tested_again(world: World) -> None:
 def test_a_failed_test_is_tried_again_and_passes_nothing_on(world: World) -> None:
     answers = [EnforcementError("self-test failed"), None]
 
-    def test(_trial: Trial) -> str:
+    def test(_trial: Trial) -> Verdict:
         answer = answers.pop(0)
         if answer is not None:
             raise answer
-        return "good"
+        return Verdict("good")
 
     enforcer = FrontEnforcer(world.config, test)
     found = driver(world)
@@ -121,6 +121,16 @@ def test_a_failed_test_is_tried_again_and_passes_nothing_on(world: World) -> Non
     enforcer.check(found, UUIDS[0])
     enforcer.check(found, UUIDS[0])
     assert answers == []
+
+
+def test_a_ledger_begins_with_what_a_context_took_on_that_gpu(world: World) -> None:
+    world.context_mib = 518
+    world.enforcer.check(driver(world), UUIDS[0])
+    for number, uuid in enumerate(UUIDS[:2]):
+        share = replace(SHARE, key=ShareKey(f"uid-{number}-0"), uuid=uuid)
+        assert world.enforcer.prepare(share)
+        ledger = (world.config.driver_shares_dir / share.key / "ledger").read_bytes()
+        assert layout.HEADER.unpack_from(ledger)[-1] == (518 if number == 0 else 0)
 
 
 def test_the_test_can_be_switched_off_and_the_libraries_are_installed_all_the_same(

@@ -30,6 +30,8 @@ int main(int argc, char **argv)
             return 1;
         if (h.magic != APPORTION_LEDGER_MAGIC || h.slot_count != APPORTION_LEDGER_SLOT_COUNT)
             return 2;
+        if (h.context_mib != 518)
+            return 3;
         h.total = 11; h.denied = 12; h.peak = 13; h.dirty = 14; h.clean = 15; h.top = 2;
         s = (struct apportion_ledger_slot){.seq = 5, .used = 77, .pid = 42, .started = 9};
         rewind(f);
@@ -47,7 +49,7 @@ int main(int argc, char **argv)
            APPORTION_LEDGER_SLOT_COUNT, APPORTION_LEDGER_SLOTS_OFFSET, APPORTION_LEDGER_SIZE,
            (unsigned)APPORTION_LEDGER_LOCK_SWEEP, (unsigned)APPORTION_LEDGER_LOCK_SLOTS,
            H(magic), H(version), H(header_size), H(slot_size), H(slot_count), H(total), H(denied),
-           H(peak), H(dirty), H(clean), H(top), H(reserved),
+           H(peak), H(dirty), H(clean), H(top), H(context_mib),
            S(seq), S(used), S(pid), S(started), S(namespace), S(object),
            APPORTION_LIMITS_FIRST_LINE, APPORTION_MARK,
            APPORTION_LIMITS_KEY_MAX, APPORTION_LIMITS_MAX_BYTES);
@@ -101,7 +103,7 @@ def test_c_reads_what_the_plugin_makes_and_the_plugin_what_c_leaves(
         ShareKey("uid-0"), "gpu", "n", DeviceName("d"), None, GpuUuid("GPU-1"), Capacity(1, 1)
     )
     made = shares.Shares(tmp_path)
-    made.prepare(share)
+    made.prepare(share, context_mib=518)
     ledger = tmp_path / share.key / shares.LEDGER
     subprocess.run([program, ledger], check=True, timeout=10)
     usage = made.usage(share.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from apportion.enforce import proof
-from apportion.enforce.proof import Trial
+from apportion.enforce.proof import Trial, Verdict
 from apportion.errors import EnforcementError, StoppingError
 from apportion.model import GpuUuid
 
@@ -25,7 +26,33 @@ def answer(monkeypatch: pytest.MonkeyPatch, status: int, out: str, err: str = ""
 
 def test_a_pass_is_said_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, 0, 'noise of a library\n{"passed": "all well"}\n')
-    assert proof.run(TRIAL) == "all well"
+    assert proof.run(TRIAL) == Verdict("all well", 0)
+
+
+def test_what_a_context_takes_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, 0, '{"passed": "all well", "context_mib": 518}\n')
+    assert proof.run(TRIAL) == Verdict("all well", 518)
+
+
+def test_a_share_that_is_too_small_for_a_context_is_tried_larger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    def finished(command: list[str], *_rest: Any) -> subprocess.CompletedProcess[bytes]:
+        tried.append(json.loads(command[-1])["memory"])
+        out = b'{"small": "no room"}' if len(tried) == 1 else b'{"passed": "all well"}'
+        return subprocess.CompletedProcess(command, len(tried) == 1, out, b"")
+
+    monkeypatch.setattr(proof, "_finished", finished)
+    assert proof.run(TRIAL).said == "all well"
+    assert tried == list(proof.SIZES)
+
+
+def test_a_context_that_fits_into_no_small_share_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, 1, '{"small": "no room"}')
+    with pytest.raises(EnforcementError, match="a context does not fit into a share of 4096MiB"):
+        proof.run(TRIAL)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +110,7 @@ def test_a_child_that_says_much_is_read_whole(
     )
     fake.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(fake))
-    assert proof.run(TRIAL) == "all"
+    assert proof.run(TRIAL).said == "all"
 
 
 def test_a_child_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,4 +130,4 @@ def test_the_childs_environment_is_rid_of_what_bends_cuda(
     fake.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(fake))
     environ = {"KEPT": "kept", "CUDA_VISIBLE_DEVICES": "7", "LD_PRELOAD": "/x.so"}
-    assert proof.run(TRIAL, environ=environ) == "kept none none"
+    assert proof.run(TRIAL, environ=environ).said == "kept none none"

@@ -1,0 +1,175 @@
+/* The application's commands for what takes device memory without an allocation call: contexts,
+ * modules, libraries, limits, streams, green contexts. Each thing has a number. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "driver.h"
+
+#define SENTINEL 0xdeadbeefUL
+#define MANY 512
+
+#define CALL(name, parameters, ...)                                      \
+    ({                                                                   \
+        int(*called) parameters = NULL;                                  \
+        void *found = dlsym(cuda, #name);                                \
+        memcpy(&called, &found, sizeof found);                           \
+        called ? called(__VA_ARGS__) : -1;                               \
+    })
+
+static void *cuda;
+static void *contexts[MANY], *modules[MANY], *libraries[MANY], *greens[MANY], *streams[MANY];
+
+static const char *image(char *out, size_t size, unsigned long bytes, bool heap)
+{
+    snprintf(out, size, ".version 6.4\n.global .align 8 .b8 big[%lu];\n%s", bytes,
+             heap ? ".extern .func (.param .b64 r) malloc (.param .b64 s);\n" : "");
+    return out;
+}
+
+/* Result, and whether the caller's variable was written. */
+static void answer(int result, void **keep, void *given)
+{
+    if (result == 0)
+        *keep = given;
+    printf("%d %d\n", result, given != (void *)SENTINEL);
+}
+
+/* code-context version number: on device 0 */
+static void create(unsigned long version, unsigned long number)
+{
+    void *given = (void *)SENTINEL;
+    int result = -1;
+    if (version == 1)
+        result = CALL(cuCtxCreate, (void **, unsigned, int), &given, 0, 0);
+    else if (version == 2)
+        result = CALL(cuCtxCreate_v2, (void **, unsigned, int), &given, 0, 0);
+    else if (version == 3)
+        result = CALL(cuCtxCreate_v3, (void **, void *, int, unsigned, int), &given, NULL, 0, 0, 0);
+    else
+        result = CALL(cuCtxCreate_v4, (void **, void *, unsigned, int), &given, NULL, 0, 0);
+    answer(result, &contexts[number], given);
+}
+
+static void load(unsigned long bytes, unsigned long number, bool heap)
+{
+    char text[256];
+    void *given = (void *)SENTINEL;
+    int result = CALL(cuModuleLoadData, (void **, const void *), &given,
+                      image(text, sizeof text, bytes, heap));
+    answer(result, &modules[number], given);
+}
+
+/* code-launch number: the module's kernel */
+static void launch(void *function)
+{
+    printf("%d\n", CALL(cuLaunchKernel,
+                        (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                         unsigned, void *, void **, void **),
+                        function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+}
+
+static void load_library(unsigned long bytes, unsigned long number)
+{
+    char text[256];
+    void *given = (void *)SENTINEL;
+    int result = CALL(cuLibraryLoadData,
+                      (void **, const void *, int *, void **, unsigned, int *, void **, unsigned),
+                      &given, image(text, sizeof text, bytes, false), NULL, NULL, 0, NULL, NULL, 0);
+    answer(result, &libraries[number], given);
+}
+
+static void library_command(const char *what, unsigned long a, unsigned long b)
+{
+    void *kernel = NULL, *other = NULL;
+    if (!strcmp(what, "code-library")) {
+        load_library(a, b);
+        return;
+    }
+    (void)CALL(cuLibraryGetKernel, (void **, void *, const char *), &kernel, libraries[a], "k");
+    if (!strcmp(what, "code-library-launch"))
+        launch(kernel);
+    else if (!strcmp(what, "code-library-function"))
+        printf("%d\n", CALL(cuKernelGetFunction, (void **, void *), &other, kernel));
+    else if (!strcmp(what, "code-library-module"))
+        printf("%d\n", CALL(cuLibraryGetModule, (void **, void *), &other, libraries[a]));
+    else if (!strcmp(what, "code-library-unload"))
+        printf("%d\n", CALL(cuLibraryUnload, (void *), libraries[a]));
+    else
+        printf("? %s\n", what);
+}
+
+/* code-green number; code-green-set number; code-green-destroy number */
+static void green_command(const char *what, unsigned long number)
+{
+    int resource[64] = {0};
+    void *description = NULL, *given = (void *)SENTINEL;
+    if (!strcmp(what, "code-green")) {
+        (void)CALL(cuDeviceGetDevResource, (int, void *, int), 0, resource, 1);
+        (void)CALL(cuDevResourceGenerateDesc, (void **, void *, unsigned), &description, resource,
+                   1);
+        int result = CALL(cuGreenCtxCreate, (void **, void *, int, unsigned), &given, description, 0,
+                          1);
+        answer(result, &greens[number], given);
+    } else if (!strcmp(what, "code-green-set")) {
+        int result = CALL(cuCtxFromGreenCtx, (void **, void *), &given, greens[number]);
+        printf("%d\n", result ? result : CALL(cuCtxSetCurrent, (void *), given));
+    } else {
+        printf("%d\n", CALL(cuGreenCtxDestroy, (void *), greens[number]));
+    }
+}
+
+/* code-streams count: result of the last, number made */
+static void make_streams(unsigned long count)
+{
+    unsigned long made = 0;
+    int result = 0;
+    while (made < count && result == 0) {
+        result = CALL(cuStreamCreate, (void **, unsigned), &streams[made], 1);
+        made += result == 0;
+    }
+    printf("%d %lu\n", result, made);
+}
+
+static void context_command(const char *what, unsigned long a, unsigned long b)
+{
+    void *given = NULL;
+    if (!strcmp(what, "code-context"))
+        create(a, b);
+    else if (!strcmp(what, "code-destroy"))
+        printf("%d\n", CALL(cuCtxDestroy_v2, (void *), contexts[a]));
+    else if (!strcmp(what, "code-attach"))
+        printf("%d\n", CALL(cuCtxAttach, (void **, unsigned), &given, 0));
+    else if (!strcmp(what, "code-detach"))
+        printf("%d\n", CALL(cuCtxDetach, (void *), contexts[a]));
+    else if (!strcmp(what, "code-limit"))
+        printf("%d\n", CALL(cuCtxSetLimit, (int, size_t), (int)a, b));
+    else if (!strcmp(what, "code-streams"))
+        make_streams(a);
+    else
+        printf("? %s\n", what);
+}
+
+void code_command(const char *what, unsigned long a, unsigned long b)
+{
+    void *function = NULL;
+    if (!cuda)
+        cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!strcmp(what, "code-module") || !strcmp(what, "code-heap-module")) {
+        load(a, b, what[5] == 'h');
+    } else if (!strcmp(what, "code-unload")) {
+        printf("%d\n", CALL(cuModuleUnload, (void *), modules[a]));
+    } else if (!strcmp(what, "code-launch")) {
+        (void)CALL(cuModuleGetFunction, (void **, void *, const char *), &function, modules[a],
+                   "k");
+        launch(function);
+    } else if (!strncmp(what, "code-library", 12)) {
+        library_command(what, a, b);
+    } else if (!strncmp(what, "code-green", 10)) {
+        green_command(what, a);
+    } else {
+        context_command(what, a, b);
+    }
+}

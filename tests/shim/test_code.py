@@ -1,0 +1,134 @@
+"""Modules, libraries, limits and streams: device memory without an allocation call."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes.fakegpu import FakeDriver
+from tests.shim.overhead import CONTEXT, CONTEXT_MIB, LIMIT, agree, truth
+from tests.shim.support import BLOCK, INVALID, MIB, OK, OOM, Client, Container, Share
+
+STACK, HEAP = 0, 2
+THREADS = 40 * 1024
+"""That a simulated T4 runs at once."""
+
+
+@pytest.fixture
+def context_mib() -> int:
+    return CONTEXT_MIB
+
+
+@pytest.fixture
+def share(container: Container) -> Share:
+    return container.share(LIMIT)
+
+
+def test_a_modules_variables_are_charged(container: Container, share: Share) -> None:
+    with container.client().start() as app:
+        assert app.ask("code-module", 0, 1) == [OK, 1]
+        assert app.ask("code-module", 100 * MIB, 2) == [OK, 1]
+        assert agree(container, share) == CONTEXT + 100 * MIB
+        assert app.ask("code-module", 100 * MIB, 3) == [OOM, 0]
+        assert agree(container, share) == CONTEXT + 100 * MIB
+        assert share.denied == 1
+        assert app.ask("code-unload", 2) == [OK]
+        assert agree(container, share) == CONTEXT
+        assert app.ask("code-module", 100 * MIB, 3) == [OK, 1]
+
+
+@pytest.mark.parametrize("way", ["module", "function", "launch"])
+def test_a_library_is_charged_when_it_is_used(container: Container, share: Share, way: str) -> None:
+    with container.client().start() as app:
+        assert app.ask("code-library", 100 * MIB, 1) == [OK, 1]
+        assert agree(container, share) == CONTEXT
+        assert app.ask(f"code-library-{way}", 1) == [OK]
+        noticed(app)
+        assert agree(container, share) == CONTEXT + 100 * MIB
+        assert app.alloc(80 * MIB) == OOM
+        assert app.ask("code-library-unload", 1) == [OK]
+        assert agree(container, share) == CONTEXT
+        assert app.alloc(LIMIT - CONTEXT) == OK
+
+
+def noticed(app: Client) -> None:
+    """Ask for memory information until a tenth of a second has passed since the driver was asked.
+
+    Launches are not watched; what they take is found by the next call that asks for memory.
+    """
+    free, _ = app.info()
+    for _ in range(200_000):
+        if app.info()[0] != free:
+            return
+
+
+def test_a_library_that_is_loaded_at_once_is_refused(container: Container, share: Share) -> None:
+    with container.client(env={"CUDA_MODULE_LOADING": "EAGER"}).start() as app:
+        assert app.ask("code-library", 100 * MIB, 1) == [OK, 1]
+        assert agree(container, share) == CONTEXT + 100 * MIB
+        assert app.ask("code-library", 100 * MIB, 2) == [OOM, 0]
+        assert agree(container, share) == CONTEXT + 100 * MIB
+
+
+def test_what_cannot_be_undone_stops_all_that_follows(container: Container, share: Share) -> None:
+    with container.client().start() as app, container.client().start() as other:
+        assert app.ask("code-library", LIMIT, 1) == [OK, 1]
+        assert app.ask("code-library-module", 1) == [OK]
+        assert agree(container, share) == LIMIT + 2 * CONTEXT
+        assert other.alloc(1) == app.alloc(1) == OOM
+        assert other.info() == (0, LIMIT)
+        assert app.ask("code-library-unload", 1) == [OK]
+        assert other.alloc(LIMIT - 2 * CONTEXT) == OK
+        assert agree(container, share) == LIMIT
+
+
+def test_a_stack_limit_is_charged_for_all_threads(container: Container, share: Share) -> None:
+    with container.client().start() as app:
+        assert app.ask("code-limit", STACK, 1024 + 2048) == [OK]
+        assert agree(container, share) == CONTEXT + 2048 * THREADS
+        assert app.ask("code-limit", STACK, 16384) == [OOM]
+        assert agree(container, share) == CONTEXT + 2048 * THREADS
+        assert app.ask("code-limit", STACK, 1024) == [OK]
+        assert agree(container, share) == CONTEXT
+        assert app.ask("code-limit", STACK, 1024 + 4096) == [OK]
+
+
+def test_a_heap_is_charged_when_it_is_allowed(container: Container, share: Share) -> None:
+    with container.client().start() as app:
+        assert app.ask("code-limit", HEAP, 300 * MIB) == [OOM]
+        assert share.total == CONTEXT
+        assert app.ask("code-limit", HEAP, 100 * MIB) == [OK]
+        assert share.total == CONTEXT + 102 * MIB
+        assert app.ask("code-limit", HEAP, 60 * MIB) == [OK]
+        assert share.total == CONTEXT + 62 * MIB
+        assert app.ask("code-heap-module", 0, 1) == [OK, 1]
+        assert app.ask("code-launch", 1) == [OK]
+        noticed(app)
+        assert agree(container, share) == CONTEXT + 62 * MIB
+        assert app.ask("code-limit", HEAP, 10 * MIB) == [INVALID], "it is fixed once it is used"
+        assert agree(container, share) == CONTEXT + 62 * MIB
+        assert app.ask("release", 0) == [OK]
+        assert agree(container, share) == 0
+
+
+def test_a_heap_that_was_never_used_goes_with_its_context(
+    container: Container, share: Share
+) -> None:
+    with container.client().start() as app:
+        assert app.ask("code-context", 2, 1) == [OK, 1]
+        assert app.ask("code-limit", HEAP, 60 * MIB) == [OK]
+        assert app.ask("code-destroy", 1) == [OK]
+        assert agree(container, share) == CONTEXT
+
+
+def test_streams_are_charged_and_stay_with_their_context(
+    container: Container, share: Share
+) -> None:
+    FakeDriver(container.state).set_option(0, "stream_mib", "2")
+    with container.client().start() as app:
+        assert app.ask("code-streams", 10) == [OK, 10]
+        assert agree(container, share) == CONTEXT + 20 * MIB
+        assert app.ask("code-streams", 200) == [OOM, 75]
+        assert share.total <= LIMIT + BLOCK
+        assert share.total == truth(container)
+        assert app.ask("reset", 0) == [OK]
+        assert agree(container, share) == 0
