@@ -63,3 +63,19 @@ def test_whatever_is_done_the_charge_is_what_the_card_lost(container: Container,
         assert app.ask("pool-sync-context", 0) == [OK]
         assert app.info() == (LIMIT, LIMIT)
         assert driver.used(0) == 0
+
+
+def test_what_waits_for_another_stream_is_waited_for(container: Container) -> None:
+    """The driver takes new memory beside it at first; when that does not fit, it comes out."""
+    share = container.share(LIMIT)
+    with container.client().start() as app:
+        assert app.ask("pool-stream", 1) == [OK]
+        for size in (200 * MIB, 250 * MIB, 100 * MIB):
+            result, pointer = app.ask("pool-async", size, 1)
+            assert result == OK
+            assert app.ask("pool-free", pointer, 1) == [OK]
+            result, pointer = app.ask("pool-async", size, 0)
+            assert result == OK
+            assert app.ask("pool-free", pointer, 0) == [OK]
+            assert share.total <= LIMIT
+        assert share.denied == 0

@@ -87,15 +87,7 @@ static bool prepare(struct ap_process *process, struct ap_pool *pool, const stru
         *ahead = ap_chunks(r->bytes);
         return true;
     }
-    if (r->bytes <= room || squeeze(process, pool, r->bytes, ahead))
-        return true;
-    /* What was freed in stream order and has not happened yet is waited for, as the driver waits
-     * when the card is full. */
-    uint64_t reserved = atomic_load_explicit(&pool->charged, memory_order_relaxed);
-    if (reserved < pool->in_use + AP_CHUNK)
-        return false;
-    synchronize(r);
-    return squeeze(process, pool, r->bytes, ahead);
+    return r->bytes <= room || squeeze(process, pool, r->bytes, ahead);
 }
 
 /* After the driver's call: the charge becomes what the pool has. */
@@ -118,23 +110,36 @@ static CUresult settle(struct ap_process *process, struct ap_pool *pool, const s
     return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
+/* One try: *ours says that a refusal is not the driver's. */
+static CUresult attempt(struct ap_process *process, struct ap_pool *pool, const struct request *r,
+                        CUdeviceptr *given, bool *ours)
+{
+    uint64_t ahead;
+    *ours = true;
+    if (!prepare(process, pool, r, &ahead))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult driver = drive(r, given);
+    *ours = driver == CUDA_SUCCESS;
+    return settle(process, pool, r, ahead, driver, *given);
+}
+
 static CUresult draw(struct ap_process *process, struct ap_pool *pool, const struct request *r,
                      CUdeviceptr *pointer)
 {
     CUdeviceptr given = 0;
-    CUresult result = CUDA_ERROR_OUT_OF_MEMORY, driver = CUDA_SUCCESS;
-    uint64_t ahead;
+    bool ours = false;
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
     ap_lock(&pool->lock);
-    if (pool->ended) {
-        driver = result = CUDA_ERROR_INVALID_VALUE;
-    } else if (prepare(process, pool, r, &ahead)) {
-        driver = drive(r, &given);
-        result = settle(process, pool, r, ahead, driver, given);
+    if (!pool->ended) {
+        result = attempt(process, pool, r, &given, &ours);
+        /* What was given and taken back has been waited for, and may have left room. */
+        if (result != CUDA_SUCCESS && ours && given)
+            result = attempt(process, pool, r, &given, &ours);
     }
     ap_unlock(&pool->lock);
     if (result == CUDA_SUCCESS)
         *pointer = given;
-    else if (driver == CUDA_SUCCESS)
+    else if (ours)
         ap_gpu_count_denied(pool->gpu);
     return result;
 }

@@ -146,7 +146,7 @@ void cu_free_all(struct cu_ctx *ctx);
 void cu_settle(struct cu_ctx *ctx);
 void cu_pools_settle(CUdevice device);
 void cu_pool_free(struct cu_alloc *alloc);
-void cu_pool_free_later(struct cu_alloc *alloc);
+void cu_pool_free_later(struct cu_alloc *alloc, CUstream stream);
 void cu_graph_freed(struct cu_alloc *alloc);
 
 /* Ends what closed dma-bufs kept. Without the lock. */

@@ -71,9 +71,11 @@ void cu_pools_settle(CUdevice device)
 		}
 }
 
-static CUresult grow(struct cu_pool *pool, uint64_t bytes)
+/* What waits for one stream is of no use to another. */
+static CUresult grow(struct cu_pool *pool, uint64_t bytes, CUstream stream)
 {
-	uint64_t wanted = pool->used + bytes;
+	uint64_t others = stream == pool->waiting_for ? 0 : pool->waiting;
+	uint64_t wanted = pool->used + others + bytes;
 	CUresult rc = CUDA_SUCCESS;
 	while (wanted > pool->reserved && !rc) {
 		rc = pool->on_card ? cu_charge(pool->device, CHUNK) : CUDA_SUCCESS;
@@ -83,7 +85,7 @@ static CUresult grow(struct cu_pool *pool, uint64_t bytes)
 		pool->reserved_high = pool->reserved;
 	if (rc)
 		return rc;
-	pool->used = wanted;
+	pool->used = wanted - others;
 	if (pool->used > pool->used_high)
 		pool->used_high = pool->used;
 	/* What is waiting is used again first, by the same stream. */
@@ -97,9 +99,9 @@ static uint64_t pool_bytes(size_t size)
 	return cu_round(size, 512);
 }
 
-CUresult cu_pool_take(struct cu_alloc *a)
+CUresult cu_pool_take(struct cu_alloc *a, CUstream stream)
 {
-	CUresult rc = grow(a->pool, pool_bytes(a->size));
+	CUresult rc = grow(a->pool, pool_bytes(a->size), stream);
 	if (rc)
 		return rc;
 	a->mapped = cu_round(a->size, CU_PAGE);
@@ -126,9 +128,10 @@ void cu_pool_free(struct cu_alloc *a)
 	cu_pool_trim(pool, pool->threshold);
 }
 
-void cu_pool_free_later(struct cu_alloc *a)
+void cu_pool_free_later(struct cu_alloc *a, CUstream stream)
 {
 	struct cu_pool *pool = a->pool;
+	pool->waiting_for = stream;
 	cu_unmap((void *)a->base, a->mapped);
 	pool->used -= pool_bytes(a->size);
 	pool->waiting += pool_bytes(a->size);

@@ -10,6 +10,7 @@ struct cu_pool {
 	bool is_default, on_card, imported, destroyed;
 	uint64_t used, reserved, used_high, reserved_high, threshold;
 	uint64_t waiting;   /* freed in stream order since the last synchronisation */
+	CUstream waiting_for; /* the stream of the last of these */
 	uint64_t forgotten; /* freed at once, which "used" never hears of (as the driver's) */
 	uint64_t allocations;
 	struct cu_pool *next;
@@ -26,6 +27,6 @@ bool cu_pool_known(const struct cu_pool *pool);
 void cu_pool_trim(struct cu_pool *pool, uint64_t keep);
 
 /* Room for an allocation; the pool goes on to hold what it got when that is not enough. */
-CUresult cu_pool_take(struct cu_alloc *alloc);
+CUresult cu_pool_take(struct cu_alloc *alloc, CUstream stream);
 
 #endif

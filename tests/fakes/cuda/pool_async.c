@@ -7,7 +7,8 @@
 #include <stdlib.h>
 
 /* With the lock held. */
-static CUresult allocate_now(CUdevice device, CUdeviceptr *out, size_t size, CUmemoryPool pool)
+static CUresult allocate_now(CUdevice device, CUdeviceptr *out, size_t size, CUmemoryPool pool,
+			     CUstream stream)
 {
 	struct cu_alloc *a = calloc(1, sizeof *a);
 	if (!a)
@@ -20,7 +21,7 @@ static CUresult allocate_now(CUdevice device, CUdeviceptr *out, size_t size, CUm
 	if (!rc && (!cu_pool_known(a->pool) || a->pool->imported))
 		rc = CUDA_INVALID_VALUE;
 	if (!rc)
-		rc = cu_pool_take(a);
+		rc = cu_pool_take(a, stream);
 	*out = rc == CUDA_OUT_OF_MEMORY ? 0 : *out;
 	if (!rc)
 		*out = a->base;
@@ -53,7 +54,7 @@ static CUresult allocate(const char *function, CUdeviceptr *out, size_t size, CU
 		if (!rc)
 			*out = node->address;
 	} else if (!rc) {
-		rc = allocate_now(device, out, size, pool);
+		rc = allocate_now(device, out, size, pool, stream);
 	}
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
@@ -83,7 +84,7 @@ API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemor
 
 /* With the lock held: the bytes stay with the pool, or with the context when the memory was
  * not a pool's, until a synchronisation. */
-static CUresult drop(uintptr_t address)
+static CUresult drop(uintptr_t address, CUstream stream)
 {
 	struct cu_alloc *a = cu_find(address);
 	if (a && a->base == address && a->kind == CU_MANAGED)
@@ -93,7 +94,7 @@ static CUresult drop(uintptr_t address)
 		return CUDA_INVALID_VALUE;
 	cu_remove(a);
 	if (a->kind == CU_ASYNC) {
-		cu_pool_free_later(a);
+		cu_pool_free_later(a, stream);
 	} else if (a->kind == CU_GRAPH) {
 		cu_graph_freed(a);
 	} else if (a->kind == CU_SMALL) {
@@ -119,7 +120,7 @@ static CUresult free_async(const char *function, CUdeviceptr address, CUstream s
 	else if (!rc)
 		rc = cu_unsafe();
 	if (!rc && !graph)
-		rc = drop((uintptr_t)address);
+		rc = drop((uintptr_t)address, stream);
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
 }
