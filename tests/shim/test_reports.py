@@ -49,10 +49,11 @@ HOOKS = re.findall(r"^HOOK\((\w+),", (REPO / "shim/src/cuda/hooks.def").read_tex
         (("pitch", 512, LIMIT // 512 + 1), [SENTINEL, SENTINEL]),
         (("managed", LIMIT + 1), [SENTINEL]),
         (("vmm-create", LIMIT + BLOCK), [0]),
+        (("pool-async", LIMIT + 1, 0, 1), [SENTINEL]),
     ],
 )
 def test_hc55_h662_over_the_limit_is_out_of_memory_by_every_call(
-    container: Container, command: tuple[str, int], untouched: list[int]
+    container: Container, command: tuple[str | int, ...], untouched: list[int]
 ) -> None:
     container.share(LIMIT)
     with container.client().start() as app:
