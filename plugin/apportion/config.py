@@ -59,7 +59,7 @@ class Config:
     memory_capacity: str = "usable"
     cores_min: int = 1
     self_test: str = "on"
-    guard: str = "observe"
+    guard: str = "kill"
     guard_interval_s: int = 2
     guard_slack_mib: int = 2
     guard_overhead_mib: int = 64

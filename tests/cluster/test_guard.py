@@ -22,6 +22,7 @@ DAEMONSET = "daemonset/apportion-plugin"
 AROUND = ("/tmp/cudamem", "--library", "/run/apportion/driver/libcuda.so.1", "alloc")
 KILLED = 137
 INTERVALS = 15
+CONTEXT = 100  # MiB, a T4's of the simulated driver
 
 SHARE = """
 apiVersion: resource.k8s.io/v1
@@ -85,12 +86,10 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
 @pytest.fixture(scope="module")
 def walk(driver: FakeDriver) -> Iterator[Walk]:
     options = testbed.options(driver.state_dir, name="guard")
-    driver.set_option(0, "context_mib", "0")
-    driver.set_option(1, "context_mib", "0")
     with Cluster(options) as cluster:
         walk = Walk(cluster)
         walk.kubectl("apply", "-k", str(testbed.REPO / "deploy/overlays/gpu-operator"))
-        roll(walk, "APPORTION_GUARD=kill", "APPORTION_GUARD_INTERVAL_S=1")
+        roll(walk, "APPORTION_GUARD_INTERVAL_S=1")
         start(walk, SHARE.format(name="neighbour"), "neighbour")
         start(walk, SHARE.format(name="rogue"), "rogue")
         yield walk
@@ -169,7 +168,7 @@ def test_an_honest_share_filled_by_many_runs_on(walk: Walk, driver: FakeDriver) 
     ids=["by path", "static", "nested"],
 )
 def test_who_goes_around_the_front_is_killed(walk: Walk, program: tuple[str, ...]) -> None:
-    with running(walk, "neighbour", "/tmp/cudamem", "alloc", "1GiB", "--hold", "600") as status:
+    with running(walk, "neighbour", "/tmp/cudamem", "alloc", "900MiB", "--hold", "600") as status:
         rogue = run(walk, "rogue", *program)
         assert rogue.returncode == KILLED, rogue.stdout + rogue.stderr
         assert "cuMemAlloc 2 GiB -> CUDA_SUCCESS" in rogue.stdout
@@ -198,7 +197,7 @@ def test_observing_kills_nobody(walk: Walk, driver: FakeDriver) -> None:
     roll(walk, "APPORTION_GUARD=observe")
     before = len(events(walk, "ShareProcessKilled"))
     with running(walk, "rogue", *AROUND, "3GiB", "--hold", "600") as status:
-        walk.until("it has its memory", lambda: held(driver), 3072)
+        walk.until("it has its memory", lambda: held(driver), 3072 + CONTEXT)
         time.sleep(INTERVALS)
         assert status == []
     assert len(events(walk, "ShareProcessKilled")) == before

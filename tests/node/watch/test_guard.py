@@ -87,7 +87,9 @@ def test_in_another_pid_namespace_it_is_the_same(node: Node) -> None:
     assert lives(honest)
 
 
-def test_a_share_filled_to_the_last_block_by_many_runs_on(node: Node) -> None:
+@pytest.mark.parametrize("context_mib", [0, 8])
+def test_a_share_filled_to_the_last_block_by_many_runs_on(node: Node, context_mib: int) -> None:
+    (node.state / "gpus.conf").write_text(support.gpus_conf(context_mib=context_mib))
     container = node.container("honest")
     with support.several(container, 4) as clients:
         for step in range(30):

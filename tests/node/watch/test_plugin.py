@@ -51,7 +51,7 @@ def _events(site: Site) -> list[tuple[str, str, str]]:
 
 def test_who_goes_around_is_killed_told_and_counted(site: Site) -> None:
     port = _free_port()
-    plugin = site.start(guard="kill", guard_interval_s="1", metrics_address=f"127.0.0.1:{port}")
+    plugin = site.start(guard_interval_s="1", metrics_address=f"127.0.0.1:{port}")
     site.ready(plugin)
     claim = site.claim()
     assert error_of(site.kubelet.prepare(claim), claim) == ""
