@@ -76,6 +76,7 @@ def test_what_waits_for_another_stream_is_waited_for(container: Container) -> No
             assert app.ask("pool-free", pointer, 1) == [OK]
             result, pointer = app.ask("pool-async", size, 0)
             assert result == OK
+            assert FakeDriver(container.state).used(0) == share.total
             assert app.ask("pool-free", pointer, 0) == [OK]
             assert share.total <= LIMIT
         assert share.denied == 0
