@@ -163,7 +163,8 @@ class Container:
     """What one container is given, on a node of its own unless `state` is shared.
 
     `folder` lies on a tmpfs, as the plugin's share folders do. `extra` is what else is done in the
-    container before its program runs, in the shell's words.
+    container before its program runs, in the shell's words; `entry` is the command that starts it,
+    such as unshare.
     """
 
     folder: Path
@@ -172,6 +173,7 @@ class Container:
     fronts: Path = SHIM
     driver: Path = LIBDIR
     extra: str = ""
+    entry: str = ""
 
     def share(
         self,
@@ -217,7 +219,7 @@ class Container:
             f"mount --bind {shlex.quote(str(cache))} /etc/ld.so.cache",
             self.extra,
             "cd /",
-            f'exec {watched_by(SANITIZER)}"$@"',
+            f'exec {self.entry} {watched_by(SANITIZER)}"$@"',
         ]
         return "\n".join(lines) + "\n"
 

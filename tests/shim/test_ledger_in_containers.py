@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.shim.overhead import CONTEXT, CONTEXT_MIB, agree, truth
@@ -31,22 +33,6 @@ def share(container: Container) -> Share:
     return container.share(LIMIT)
 
 
-class Entered(Container):
-    """A container that is entered by a script of its own."""
-
-    entry = 'exec "$@"'
-
-    def script(self) -> str:
-        return super().script().replace('exec "$@"', self.entry)
-
-
-def variant(container: Container, entry: str) -> Container:
-    """Return a container with the same shares whose last step is `entry`."""
-    made = Entered(container.folder, container.state, container.shares)
-    made.entry = entry
-    return made
-
-
 def fill_together(container: Container, share: Share, one: Client, two: Client) -> None:
     """Two processes with a context each fill the share to the byte, and no further."""
     left = LIMIT - 2 * CONTEXT
@@ -60,13 +46,13 @@ def fill_together(container: Container, share: Share, one: Client, two: Client) 
 
 def test_a_root_that_is_read_only(container: Container, share: Share) -> None:
     """As with readOnlyRootFilesystem: only the ledger itself can be written to."""
-    other = variant(container, 'mount -o remount,ro,bind /; mount -o remount,ro /run; exec "$@"')
+    other = replace(container, extra="mount -o remount,ro,bind /; mount -o remount,ro /run")
     with other.client(user=1000).start() as one, other.client(user=2000).start() as two:
         fill_together(container, share, one, two)
 
 
 def test_users_without_rights(container: Container, share: Share) -> None:
-    other = variant(container, 'exec setpriv --no-new-privs "$@"')
+    other = replace(container, entry="setpriv --no-new-privs")
     with other.client(user=65534).start() as one, container.client().start() as two:
         fill_together(container, share, one, two)
 
@@ -75,9 +61,8 @@ def test_processes_with_the_same_pid_in_different_namespaces(
     container: Container, share: Share
 ) -> None:
     """Each is the first process of its namespace; who is alive is not told by PIDs."""
-    entry = 'exec unshare --pid --fork --mount-proc --kill-child "$@"'
-    one, two = variant(container, entry), variant(container, entry)
-    with one.client().start() as first, two.client().start() as second:
+    apart = replace(container, entry="unshare --pid --fork --mount-proc --kill-child")
+    with apart.client().start() as first, apart.client().start() as second:
         fill_together(container, share, first, second)
         first.kill()  # that is who waits for it outside; the kernel ends it then
         while truth(container) > CONTEXT + 10 * MIB:

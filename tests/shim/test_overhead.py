@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fakes.fakegpu import FakeDriver
@@ -244,13 +246,7 @@ def test_a_process_that_others_are_listed_as_is_not_believed(
     """By a driver that lists processes of all namespaces, each by the PID of its own."""
     FakeDriver(container.state).set_option(None, "raw_pids", "yes")
     set_learned(share, 20)
-    script = container.script().replace('exec "$@"', 'exec unshare --pid --fork "$@"')
-
-    class Apart(Container):
-        def script(self) -> str:
-            return script
-
-    apart = Apart(container.folder, container.state, container.shares)
+    apart = replace(container, entry="unshare --pid --fork --kill-child")
     with apart.client().start() as first, apart.client().start() as second:
         assert first.alloc(50 * MIB) == second.alloc(BLOCK) == OK
         assert share.total == CONTEXT + 50 * MIB + 20 * MIB + BLOCK
