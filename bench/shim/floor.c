@@ -69,6 +69,18 @@ API int cuDevicePrimaryCtxRetain(void **out, int device)
     return 0;
 }
 
+API int cuModuleUnload(void *unloaded)
+{
+    (void)unloaded;
+    return 0;
+}
+
+API int cuDevicePrimaryCtxRelease(int device)
+{
+    (void)device;
+    return 0;
+}
+
 API int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
 {
     (void)device;

@@ -76,11 +76,7 @@ def make(folder: Path, *arguments: str) -> None:
 
 
 def gpus_conf(count: int = 2, *, context_mib: int = 0, **driver: str) -> str:
-    """Return the simulated driver's configuration with `count` Tesla T4s.
-
-    `context_mib` is what a context takes of a card's memory: nothing, for sums to the byte, unless
-    a test is about contexts.
-    """
+    """Return the simulated driver's configuration with `count` Tesla T4s; contexts cost nothing."""
     lines = ["[driver]", "device_nodes = ignored", *(f"{k} = {v}" for k, v in driver.items())]
     for index in range(count):
         lines += [
