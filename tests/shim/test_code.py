@@ -69,14 +69,24 @@ def test_a_library_that_is_loaded_at_once_is_refused(container: Container, share
         assert agree(container, share) == CONTEXT + 100 * MIB
 
 
-def test_what_cannot_be_undone_stops_all_that_follows(container: Container, share: Share) -> None:
+@pytest.mark.parametrize("way", ["module", "function"])
+def test_what_cannot_be_undone_is_refused_and_stops_all_that_follows(
+    container: Container, share: Share, way: str
+) -> None:
     with container.client().start() as app, container.client().start() as other:
         assert app.ask("code-library", LIMIT, 1) == [OK, 1]
-        assert app.ask("code-library-module", 1) == [OK]
+        assert app.ask("code-library", MIB, 2) == [OK, 1]
+        assert app.ask(f"code-library-{way}", 1) == [OOM]
         assert agree(container, share) == LIMIT + 2 * CONTEXT
         assert other.alloc(1) == app.alloc(1) == OOM
         assert other.info() == (0, LIMIT)
+        for again in ("code-library-module", "code-library-function"):
+            assert app.ask(again, 2) == [OOM]
+        assert app.ask("code-library", MIB, 3) == [OOM, 0]
+        assert agree(container, share) == LIMIT + 2 * CONTEXT
         assert app.ask("code-library-unload", 1) == [OK]
+        assert app.ask("code-library-module", 2) == [OK]
+        assert app.ask("code-library-unload", 2) == [OK]
         assert other.alloc(LIMIT - 2 * CONTEXT) == OK
         assert agree(container, share) == LIMIT
 

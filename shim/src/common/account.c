@@ -176,12 +176,18 @@ uint64_t ap_gpu_used(struct ap_gpu *gpu)
     return charged(gpu);
 }
 
-bool ap_gpu_is_over(struct ap_process *process, struct ap_gpu *gpu)
+static uint64_t over_by(struct ap_gpu *gpu)
 {
-    if (charged(gpu) <= ap_gpu_limit(gpu))
+    uint64_t used = charged(gpu), limit = ap_gpu_limit(gpu);
+    return used > limit ? used - limit : 0;
+}
+
+bool ap_gpu_is_over(struct ap_process *process, struct ap_gpu *gpu, uint64_t margin)
+{
+    if (over_by(gpu) <= margin)
         return false;
     sweep(process, gpu);
-    return charged(gpu) > ap_gpu_limit(gpu);
+    return over_by(gpu) > margin;
 }
 
 bool ap_gpu_mine(struct ap_gpu *gpu, uint64_t *bytes, uint64_t *steps)

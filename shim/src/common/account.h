@@ -29,8 +29,8 @@ void ap_gpu_release(struct ap_gpu *gpu, uint64_t bytes);
 /* Bytes charged by all processes of the shares; looks for the dead at most every 100 ms. */
 uint64_t ap_gpu_used(struct ap_gpu *gpu);
 
-/* Whether more is charged than the shares allow, the dead left out. */
-bool ap_gpu_is_over(struct ap_process *process, struct ap_gpu *gpu);
+/* Whether more is charged than the shares allow and `margin` bytes, the dead left out. */
+bool ap_gpu_is_over(struct ap_process *process, struct ap_gpu *gpu, uint64_t margin);
 
 /* Bytes charged to this process; `steps` says how many charges and releases it has begun. False:
  * one is under way. */

@@ -8,6 +8,34 @@ struct growths {
     struct ap_growth of[AP_GPU_MAX];
 };
 
+/* Whether a share of a GPU that this process uses is over its limit by more than a block: less than
+ * that is no more than a call's rounding. */
+static bool is_over(void)
+{
+    struct ap_process *process = ap_process();
+    unsigned count = process ? atomic_load(&process->gpu_count) : 0;
+    for (unsigned i = 0; i < count; i++) {
+        struct ap_gpu *gpu = &process->gpus[i];
+        if (atomic_load(&gpu->overhead.contexts) == 0 || !ap_gpu_is_over(process, gpu, AP_BLOCK))
+            continue;
+        /* What was over may have been freed since. */
+        ap_truth_refresh(process, gpu, 0);
+        if (!ap_gpu_is_over(process, gpu, AP_BLOCK))
+            continue;
+        ap_gpu_count_denied(gpu);
+        return true;
+    }
+    return false;
+}
+
+static CUresult settled(CUresult result)
+{
+    if (result != CUDA_SUCCESS)
+        return result;
+    ap_truth_all_changed();
+    return is_over() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
 static void begin(struct growths *growths)
 {
     struct ap_process *process = ap_process();
@@ -53,6 +81,9 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *options, v
     if (!library)
         return real->cuLibraryLoadData(library, code, options, values, count, library_options,
                                        library_values, library_count);
+    ap_truth_all_changed();
+    if (is_over())
+        return CUDA_ERROR_OUT_OF_MEMORY;
     begin(&growths);
     CUresult result = real->cuLibraryLoadData(&given, code, options, values, count,
                                               library_options, library_values, library_count);
@@ -71,6 +102,9 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, int *option
     if (!library)
         return real->cuLibraryLoadFromFile(library, file, options, values, count, library_options,
                                            library_values, library_count);
+    ap_truth_all_changed();
+    if (is_over())
+        return CUDA_ERROR_OUT_OF_MEMORY;
     begin(&growths);
     CUresult result = real->cuLibraryLoadFromFile(&given, file, options, values, count,
                                                   library_options, library_values, library_count);
@@ -88,49 +122,81 @@ CUresult cuLibraryUnload(CUlibrary library)
     return result;
 }
 
-/* The calls below make the driver load what it has put off. There is no way back from that, so it
- * is charged, over the limit if need be, and the next call that wants memory is refused. */
-
-static CUresult used(CUresult result)
-{
-    if (result == CUDA_SUCCESS)
-        ap_truth_all_changed();
-    return result;
-}
+/* The calls below make the driver load what it has put off, the whole library with its variables.
+ * How much that is shows only afterwards, and there is no way back from it. So it is charged, over
+ * the limit if need be, and refused all the same; and once a share is over its limit by more than
+ * a block nothing of any library is loaded any more. A launch that loads by itself is not watched:
+ * what it took is found by the next of our calls. */
 
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
     const struct real_cuda *real = real_cuda();
-    return real->cuLibraryGetModule ? used(real->cuLibraryGetModule(module, library))
-                                    : CUDA_ERROR_NOT_FOUND;
+    CUmodule given = NULL;
+    if (!real->cuLibraryGetModule)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!module)
+        return real->cuLibraryGetModule(module, library);
+    if (is_over())
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = settled(real->cuLibraryGetModule(&given, library));
+    if (result == CUDA_SUCCESS)
+        *module = given;
+    return result;
+}
+
+typedef CUresult (*variable_function)(CUdeviceptr *, size_t *, CUlibrary, const char *);
+
+static CUresult variable(variable_function driver, CUdeviceptr *pointer, size_t *bytes,
+                         CUlibrary library, const char *name)
+{
+    CUdeviceptr given = 0;
+    size_t given_bytes = 0;
+    if (!driver)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!pointer && !bytes)
+        return driver(pointer, bytes, library, name);
+    if (is_over())
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = settled(driver(&given, &given_bytes, library, name));
+    if (result == CUDA_SUCCESS && pointer)
+        *pointer = given;
+    if (result == CUDA_SUCCESS && bytes)
+        *bytes = given_bytes;
+    return result;
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *bytes, CUlibrary library,
                             const char *name)
 {
-    const struct real_cuda *real = real_cuda();
-    return real->cuLibraryGetGlobal ? used(real->cuLibraryGetGlobal(pointer, bytes, library, name))
-                                    : CUDA_ERROR_NOT_FOUND;
+    return variable(real_cuda()->cuLibraryGetGlobal, pointer, bytes, library, name);
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *bytes, CUlibrary library,
                              const char *name)
 {
-    const struct real_cuda *real = real_cuda();
-    return real->cuLibraryGetManaged
-               ? used(real->cuLibraryGetManaged(pointer, bytes, library, name))
-               : CUDA_ERROR_NOT_FOUND;
+    return variable(real_cuda()->cuLibraryGetManaged, pointer, bytes, library, name);
 }
 
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 {
     const struct real_cuda *real = real_cuda();
-    return real->cuKernelGetFunction ? used(real->cuKernelGetFunction(function, kernel))
-                                     : CUDA_ERROR_NOT_FOUND;
+    CUfunction given = NULL;
+    if (!real->cuKernelGetFunction)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!function)
+        return real->cuKernelGetFunction(function, kernel);
+    if (is_over())
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = settled(real->cuKernelGetFunction(&given, kernel));
+    if (result == CUDA_SUCCESS)
+        *function = given;
+    return result;
 }
 
 CUresult cuFuncLoad(CUfunction function)
 {
     const struct real_cuda *real = real_cuda();
-    return real->cuFuncLoad ? used(real->cuFuncLoad(function)) : CUDA_ERROR_NOT_FOUND;
+    if (!real->cuFuncLoad)
+        return CUDA_ERROR_NOT_FOUND;
+    return is_over() ? CUDA_ERROR_OUT_OF_MEMORY : settled(real->cuFuncLoad(function));
 }

@@ -224,7 +224,7 @@ bool ap_growth_settle(struct ap_growth *growth)
     growth->took = less(atomic_load(&gpu->overhead.bytes), growth->before);
     ap_unlock(&gpu->overhead.lock);
     growth->told = outcome != UNTOLD;
-    if (outcome == UNCHARGED || (growth->took > 0 && ap_gpu_is_over(growth->process, gpu)))
+    if (outcome == UNCHARGED || (growth->took > 0 && ap_gpu_is_over(growth->process, gpu, 0)))
         return false;
     if (growth->told && growth->context)
         learn(gpu, growth->took);
