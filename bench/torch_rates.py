@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from tests.gpu import support
+from tests.shim.support import memory_folder
 
 ROUNDS = 5
 MEMORY = 16 << 30
@@ -59,8 +58,8 @@ def main() -> None:
     """Run the rounds, print a table, then the line of JSON."""
     shim = support.build()
     ratios: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        share = support.Share.make(shim, Path(folder), MEMORY)
+    with memory_folder() as folder:
+        share = support.Share.make(shim, folder, MEMORY)
         for number in range(ROUNDS):
             # The order changes, so that a card that warms up favours neither.
             order = (support.native, share.python) if number % 2 else (share.python, support.native)

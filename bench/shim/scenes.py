@@ -106,7 +106,7 @@ class Bench:
 
     def build(self) -> None:
         say("building")
-        support.build()
+        support.build("client", "storm")
         support.make_cache()
         support.make(HERE, f"BUILD={BUILD}", f"FAKES={support.LIBDIR}")
 

@@ -50,8 +50,8 @@ def uuid(index: int = 0) -> str:
     return f"GPU-6d1c2f5{index}-8a3b-4c7d-9e0f-{index:012x}"
 
 
-def build() -> None:
-    """Build the fronts, the simulated driver and the test programs, one test run at a time."""
+def build(*programs: str) -> None:
+    """Build fronts, simulated driver and test programs (`programs` alone), one run at a time."""
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     with (PROGRAMS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -63,6 +63,7 @@ def build() -> None:
         make(
             REPO / "tests" / "shim" / "programs",
             f"BUILD={PROGRAMS}", f"DRIVER={LIBDIR}", f"SANITIZE={SANITIZER}",
+            *(f"{PROGRAMS}/{name}" for name in programs),
         )  # fmt: skip
 
 
