@@ -15,7 +15,7 @@ from apportion import names, quantity
 from apportion.model import Capacity, GpuUuid, Share, ShareKey, Usage
 
 KIND = "ShareStatus"
-READY = "Ready"
+READY, HEALTHY = "Ready", "Healthy"
 
 # A use that changed by less than this part of the share, or by less than this, can wait.
 _STEP_PART, _STEP_LEAST = 32, 16 * quantity.MIB
@@ -156,12 +156,15 @@ def dated(now: ShareStatus, before: ShareStatus | None) -> ShareStatus:
 def urgency(before: ShareStatus | None, now: ShareStatus) -> int | None:
     """Return how many intervals after the last time a change is to be told; None: nothing changed.
 
-    At once what a share is and how it is. The use after one interval when it changed by a step, or
-    to or from nothing; by less after ten, so that it is right in the end. How high it was in
-    between, and how many processes it is, is told along with that and is no reason by itself.
+    At once: what a share is and how it is. After one interval: other words for that, and a use that
+    changed by a step, or to or from nothing. After ten: a use that changed by less, so that it is
+    right in the end. How high it was in between, and how many processes it is, is told along with
+    that and is no reason by itself.
     """
     if before is None or _fixed(before) != _fixed(now):
         return NOW
+    if _words(before) != _words(now):
+        return SOON
     if before.usage is None or now.usage is None:
         return None if before.usage == now.usage else SOON
     told, held = before.usage.held, now.usage.held
@@ -172,8 +175,12 @@ def urgency(before: ShareStatus | None, now: ShareStatus) -> int | None:
 
 
 def _fixed(status: ShareStatus) -> tuple[object, ...]:
-    conditions = tuple(replace(each, since="") for each in status.conditions)
+    conditions = tuple((each.type, each.status, each.reason) for each in status.conditions)
     return (status.node, status.key, status.uuid, status.capacity, conditions)
+
+
+def _words(status: ShareStatus) -> list[str]:
+    return [each.message for each in status.conditions]
 
 
 def _usage(data: Object) -> Usage | None:

@@ -15,6 +15,7 @@ from apportion.kubelet.pb import dra_health_v1_pb2 as pb
 
 from tests.fakes.fakegpu import DEFAULT_GPUS
 from tests.node.support.apiserver import ApiServer, add_node
+from tests.node.support.claims import share, told
 from tests.node.support.kubelet import FakeKubelet, until
 from tests.node.support.plugin import DRIVER, Host, PluginProcess
 from tests.node.test_app import Site, error_of
@@ -113,6 +114,23 @@ def test_an_xid_taints_its_gpu_alone_and_goes_when_the_gpu_has_proven_itself(sit
     assert plugin.says("self-test passed")
     assert plugin.says("a GPU is well again")
     assert plugin.health("readiness") == "SERVING"
+
+
+def test_the_claims_of_a_bad_gpu_are_told(site: Site) -> None:
+    site.ready(site.start(**_NEVER))
+    bad, good = site.claim(share(site.node, _FIRST)), site.claim(share(site.node, _SECOND))
+    for claim in (bad, good):
+        assert error_of(site.kubelet.prepare(claim), claim) == ""
+
+    def healthy(claim: dict[str, str]) -> list[tuple[str, str]]:
+        conditions = [c for entry in told(site.server, claim["name"]) for c in entry["conditions"]]
+        return [(c["status"], c["reason"]) for c in conditions if c["type"] == "Healthy"]
+
+    fine = [("True", "NothingFound")]
+    until(lambda: healthy(bad) == healthy(good) == fine)
+    site.host.gpus.set_xid(0, 95)
+    until(lambda: healthy(bad) == [("False", "Xid95")])
+    assert healthy(good) == fine
 
 
 def test_errors_of_programs_are_none_of_the_gpu(site: Site) -> None:

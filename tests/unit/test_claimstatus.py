@@ -137,6 +137,7 @@ def test_own_entries_are_those_of_driver_and_pool() -> None:
         (using(0), replace(using(0), observed="later"), None),
         (using(0), replace(using(0), conditions=(replace(READY, since="later"),)), None),
         (using(0), replace(using(0), conditions=(replace(READY, status="False"),)), NOW),
+        (using(0), replace(using(0), conditions=(replace(READY, message="hot"),)), SOON),
         (using(0), replace(using(0), conditions=(READY, replace(READY, type="Healthy"))), NOW),
     ],
 )

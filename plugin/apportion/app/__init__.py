@@ -32,6 +32,7 @@ from apportion.metrics import GuardSample, Metrics, ShareSample
 from apportion.model import ClaimRef, Device, DeviceName, GpuUuid
 from apportion.prepare import Preparer
 from apportion.publisher import Publisher
+from apportion.reporter import Reporter
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,9 +83,7 @@ class App:
             on_trouble=self._events.on_node,
             health=self._caring.care(),
         )
-        self._reporter = make_reporter(
-            config, self._kube, self._store, self._enforcer, self._events
-        )
+        self._reporter = self._make_reporter()
         self._preparer = Preparer(
             config=config,
             fetch=self._fetch,
@@ -109,6 +108,16 @@ class App:
             health_address=config.health_address,
         )
         self._registered = self._published = False
+
+    def _make_reporter(self) -> Reporter:
+        return make_reporter(
+            self._config,
+            api=self._kube,
+            store=self._store,
+            enforcer=self._enforcer,
+            events=self._events,
+            conditions=self._caring.told,
+        )
 
     def _make_publisher(self) -> Publisher:
         return Publisher(
@@ -290,6 +299,7 @@ class App:
     def _on_health(self) -> None:
         self._wake()
         self._kubelet.tell_health()
+        self._reporter.changed()
 
     def _watch(self) -> None:
         self._pulse.check()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from apportion import claimstatus
 from apportion.app.gpus import Care
 from apportion.app.loops import Loops
 from apportion.config import Config
@@ -18,7 +19,16 @@ from apportion.inventory import vitals
 from apportion.inventory.nvml import Nvml
 from apportion.ledger.store import Store
 from apportion.metrics import HealthSample
-from apportion.model import ClaimRef, Device, DeviceHealth, DeviceName, GpuUuid, HealthState, Taint
+from apportion.model import (
+    ClaimRef,
+    Device,
+    DeviceHealth,
+    DeviceName,
+    GpuUuid,
+    HealthState,
+    Share,
+    Taint,
+)
 from apportion.watch import condition, taints
 from apportion.watch.condition import Condition, Conditions, Level
 from apportion.watch.health import Health, Hooks, Limits
@@ -29,6 +39,19 @@ _LOG = logging.getLogger(__name__)
 
 # Reasons of events.
 UNHEALTHY, HEALTHY = "GpuUnhealthy", "GpuHealthy"
+
+# What stands in a claim's condition.
+_STATUS = {
+    HealthState.HEALTHY: "True",
+    HealthState.UNHEALTHY: "False",
+    HealthState.UNKNOWN: "Unknown",
+}
+_REASONS = {
+    HealthState.HEALTHY: "NothingFound",
+    HealthState.UNHEALTHY: "GpuUnhealthy",
+    HealthState.UNKNOWN: "NotRead",
+}
+_MOST = 2000
 
 _POLL_S = 1.0
 _STALE = "NVML has not been read of late; the plugin's log says why"
@@ -124,6 +147,16 @@ class Caring:
         )
         return found or None
 
+    def told(self, share: Share) -> tuple[claimstatus.Condition, ...]:
+        """Return what the claim of a share is told of its GPU."""
+        conditions = self.health.conditions().get(share.uuid, ())
+        state, message = self._state(conditions, fresh=self._fresh())
+        worst = condition.worst(conditions)
+        reason = _camel(worst.name) if worst else _REASONS[state]
+        return (
+            claimstatus.Condition(claimstatus.HEALTHY, _STATUS[state], reason, message[:_MOST]),
+        )
+
     def samples(self) -> Iterator[HealthSample]:
         """Return the health of all published devices for a scrape."""
         conditions = self.health.conditions()
@@ -134,10 +167,15 @@ class Caring:
             yield HealthSample(device.name, device.gpu.uuid, reason, not condition.bad(found))
 
     def _of(self, device: Device, conditions: Conditions, *, fresh: bool) -> DeviceHealth:
+        state, message = self._state(conditions, fresh=fresh)
+        return DeviceHealth(self._config.node_name, device.name, state, int(time.time()), message)
+
+    @staticmethod
+    def _state(conditions: Conditions, *, fresh: bool) -> tuple[HealthState, str]:
         state, message = taints.state(conditions), taints.message(conditions)
         if state is HealthState.HEALTHY and not fresh:
-            state, message = HealthState.UNKNOWN, _STALE
-        return DeviceHealth(self._config.node_name, device.name, state, int(time.time()), message)
+            return HealthState.UNKNOWN, _STALE
+        return state, message
 
     def _on_change(self, changes: Sequence[Change]) -> None:
         self._changed()
@@ -165,6 +203,11 @@ class Caring:
 def _over(ended: Sequence[Condition], health: Health, uuid: GpuUuid) -> bool:
     """Return whether a GPU was bad and is so no more."""
     return any(one.level > Level.NOTE for one in ended) and not health.is_bad(uuid)
+
+
+def _camel(name: str) -> str:
+    """Return a condition's name as a reason is written: Xid79 for xid-79."""
+    return "".join(part.capitalize() for part in name.split("-"))
 
 
 def _driver_instance(sysfs: Path) -> str:

@@ -201,6 +201,10 @@ def test_conditions_that_change_are_told_at_once_when_that_is_said(scene: Scene)
     scene.reporter.changed()
     scene.rest(1)
     assert [c["type"] for c in scene.api.devices("c")[0]["conditions"]] == ["Ready", "Healthy"]
+    scene.conditions = (Condition("Healthy", "True", "NothingFound"),)
+    scene.reporter.changed()
+    scene.rest(1)
+    assert scene.api.devices("c")[0]["conditions"][1]["status"] == "True"
 
 
 def test_a_ledger_that_cannot_be_read_is_a_use_that_is_not_known(scene: Scene) -> None:
