@@ -28,6 +28,9 @@ _ASK_S = 1.0
 _CHECK_S = 5.0
 # A reading takes milliseconds; NVML that another call keeps busy is given up after a second.
 _LATE_INTERVALS, _LATE_S = 3, 10.0
+_SILENT = (
+    "NVML does not answer; does nvidia-smi on the node? If it does not either, reboot the node"
+)
 
 
 class Guarding:
@@ -67,6 +70,7 @@ class Guarding:
         def records() -> list[Record]:
             return [record for record in store.records() if record.boot == store.boot]
 
+        self._report = Report(records, events, counts)
         self._reservations = Reservations(records, fetch, clock)
         self._guard = Guard(
             policy=_policy(config),
@@ -75,7 +79,7 @@ class Guarding:
             enforcer=enforcer,
             processes=Processes(config.proc, config.driver_shares_dir),
             reserved=self._reservations.of,
-            report=Report(records, events, counts),
+            report=self._report,
             clock=clock,
         )
 
@@ -90,9 +94,8 @@ class Guarding:
     def check(self) -> None:
         """Say it once when no reading ends, and once when that is over."""
         if not self._guard.view.blind and self._is_late():
-            self._late.begin(
-                "late", "NVML does not answer; nobody who goes around a share is caught"
-            )
+            self._late.begin("late", f"{_SILENT}; nobody who goes around a share is caught")
+            self._report.blind(_SILENT)
         else:
             self._late.end()
 

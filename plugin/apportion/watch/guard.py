@@ -51,7 +51,7 @@ class View:
 
     Attributes:
         blind: why nothing can be seen, empty where it can.
-        at: when it ended, monotonic seconds; None before the first.
+        at: when NVML last told of any GPU, monotonic seconds; None: it has not yet.
         seconds: how long it took.
         shares: bytes of each share's processes; of one with several shares, at the first of them.
         strangers: bytes of processes without a share, by GPU and where they live.
@@ -92,7 +92,7 @@ class Guard:
         listing: asks NVML for the processes on a GPU.
         enforcer: knows limits and ledgers.
         processes: the node's processes.
-        reserved: the shares of a pod, by its UID.
+        reserved: the shares of a pod, by its UID; None: not known yet.
         report: tells people.
         clock: seconds, monotonic.
     """
@@ -105,7 +105,7 @@ class Guard:
         listing: Callable[[GpuUuid], tuple[GpuProcess, ...]],
         enforcer: Enforcer,
         processes: Processes,
-        reserved: Callable[[str], frozenset[ShareKey]],
+        reserved: Callable[[str], frozenset[ShareKey] | None],
         report: Report,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -138,7 +138,8 @@ class Guard:
         allowances = self._enforcer.allowances()
         place = self._processes.place()
         cards = []
-        for uuid in sorted({*self._cards(), *(allowance.uuid for allowance in allowances)}):
+        uuids = sorted({*self._cards(), *(allowance.uuid for allowance in allowances)})
+        for uuid in uuids:
             card = self._read(uuid, allowances, place)
             if card is not None:
                 cards.append(card)
@@ -146,7 +147,8 @@ class Guard:
         self._judge_strangers(cards)
         self._ended &= {leaver for card in cards for leaver in card.leaving}
         ended = self._clock()
-        self.view = _view(cards, ended, ended - began)
+        told = ended if cards or not uuids else self.view.at
+        self.view = _view(cards, told, ended - began)
 
     def _read(
         self, uuid: GpuUuid, allowances: tuple[Allowance, ...], place: Place | None
@@ -181,7 +183,7 @@ class Guard:
             return
         keys = seen.shares
         if not keys and seen.pod is not None:
-            keys = self._reserved(seen.pod).intersection(card.limits)
+            keys = (self._reserved(seen.pod) or frozenset()).intersection(card.limits)
         if keys:
             card.seen[pid] = seen
             card.holders.append(Holder(pid, seen.start, seen.own, keys, memory))
@@ -261,11 +263,13 @@ class Guard:
 
     def _may_end(self, card: _Card, seen: Seen) -> bool:
         policy = self._policy
-        guarded = bool(card.limits) and seen.pod is not None and not seen.privileged
-        return policy.kill and policy.kill_strangers and guarded
+        if not (policy.kill and policy.kill_strangers and card.limits) or seen.privileged:
+            return False
+        # A pod of which the API server has not told yet may have a share.
+        return seen.pod is not None and self._reserved(seen.pod) is not None
 
 
-def _view(cards: list[_Card], at: float, seconds: float) -> View:
+def _view(cards: list[_Card], at: float | None, seconds: float) -> View:
     shares: Counter[ShareKey] = Counter()
     strangers: Counter[tuple[GpuUuid, str]] = Counter()
     for card in cards:

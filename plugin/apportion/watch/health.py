@@ -224,6 +224,10 @@ class Health:
         except NvmlDeviceError as error:
             self._miss(uuid, error.code)
             return
+        except NvmlError as error:
+            # Of this GPU for the moment, or of NVML as a whole, of which the scan has to say.
+            _LOG.debug("a GPU cannot be read now", extra={"gpu": uuid, "error": str(error)})
+            return
         if silent:
             readings.append(condition.of_silence(self._seconds()))
         self._states.read(uuid, readings)

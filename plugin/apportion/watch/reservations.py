@@ -39,12 +39,15 @@ class Reservations:
         self._asked: set[str] = set()
         self._unknown: dict[str, float] = {}
 
-    def of(self, pod: str) -> frozenset[ShareKey]:
-        """Return the shares of a pod by its UID; none of one that is not known, or not yet."""
+    def of(self, pod: str) -> frozenset[ShareKey] | None:
+        """Return the shares of a pod by its UID; None while the API server has not told of it."""
         with self._lock:
-            if pod not in self._known and self._unknown.get(pod, 0.0) <= self._clock():
+            if pod in self._known:
+                return self._known[pod]
+            if self._unknown.get(pod, 0.0) <= self._clock():
                 self._asked.add(pod)
-            return self._known.get(pod, frozenset())
+                return None
+            return frozenset()
 
     def refresh(self) -> None:
         """Ask the API server, if a pod was asked for that is not known.

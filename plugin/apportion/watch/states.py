@@ -71,6 +71,7 @@ class States:
         if not self._current(record):
             _LOG.info("node or driver started anew: what was wrong with the GPUs is forgotten")
             return
+        self._instance = instance or record.driver
         with self._lock:
             for uuid, known in record.gpus.items():
                 self._states[uuid] = _State(known.gpu, known.conditions, self._clock())
@@ -161,7 +162,9 @@ class States:
 
     def renew(self, instance: str) -> bool:
         """Note which start of the driver it is; return whether that is another one than before."""
-        before, self._instance = self._instance, instance
+        before = self._instance
+        # One that is not loaded tells nothing: what was before it is compared with what comes next.
+        self._instance = instance or before
         return bool(before and instance and before != instance)
 
     def absorb(self) -> None:

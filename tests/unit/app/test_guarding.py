@@ -92,17 +92,24 @@ def test_the_blind_see_nothing() -> None:
     assert made.sample() == GuardSample(sees=False, seconds=0.0, unattributed={})
 
 
-def test_no_reading_for_long_is_said_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_reading_for_long_is_said_once_and_its_end_too(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level("INFO")
     clock = Clock()
     made = guarding(clock)
+    told: list[str] = []
+    monkeypatch.setattr(made._report, "blind", told.append)
     made.start(Names())
     made.check()
     assert caplog.text == ""
+    assert told == []
     for _ in range(3):
         clock.now += 17
         made.check()
     assert caplog.text.count("NVML does not answer") == 1
+    assert told
+    assert all("NVML does not answer" in text for text in told)
     made._guard.view = View("", clock.now)
     made.check()
     assert "all is well again" in caplog.text

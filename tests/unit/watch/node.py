@@ -43,7 +43,7 @@ class Node:
         self.killed: list[int] = []
         self.limits = {A: (GPU, 100), B: (GPU, 50)}
         self.ledger: dict[ShareKey, tuple[Charge, ...] | Exception] = {}
-        self.pods: dict[str, frozenset[ShareKey]] = {}
+        self.pods: dict[str, frozenset[ShareKey] | None] = {}
         self.told: list[tuple[str, str, str]] = []
         self.counted: list[tuple[str, str]] = []
         self.now = 0.0

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 
 import pytest
-from apportion.errors import NvmlDeviceError, StateError
+from apportion.errors import NvmlDeviceError, NvmlUnavailableError, StateError
 from apportion.model import ShareKey
 
 from tests.unit.watch.node import GPU, MIB, OTHER_GPU, A, B, Node
@@ -197,6 +197,15 @@ def test_strangers_in_pods_are_killed_if_the_setting_says_so() -> None:
     assert node.scan(3) == [7]
 
 
+def test_no_stranger_is_killed_whose_pod_nobody_has_told_of_yet() -> None:
+    node = Node(kill_strangers=True)
+    node.pods["pod-9"] = None
+    node.process(7, 20, pod="pod-9")
+    assert node.scan(5) == []
+    node.pods["pod-9"] = frozenset()
+    assert node.scan() == [7]
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_strangers_are_not_killed_where_nothing_is_shared_or_only_observed(shared: bool) -> None:  # noqa: FBT001 - a case
     node = Node(kill_strangers=True, kill=not shared)
@@ -204,6 +213,18 @@ def test_strangers_are_not_killed_where_nothing_is_shared_or_only_observed(share
         node.limits.clear()
     node.process(7, 20, pod="pod-9")
     assert node.scan(3) == []
+
+
+def test_readings_that_nvml_gives_nothing_for_are_no_look() -> None:
+    node = Node()
+    node.scan()
+    node.listed[GPU] = NvmlUnavailableError("another call hangs", 10)
+    node.now = 100.0
+    node.scan(3)
+    assert node.guard.view.at == 0.0
+    node.listed[GPU] = []
+    node.scan()
+    assert node.guard.view.at == 100.0
 
 
 def test_what_is_seen_is_shown() -> None:

@@ -149,6 +149,13 @@ def test_nvml_that_is_of_no_use_ends_nothing(site: Site, health: Health) -> None
     assert names(health) == ["thermal"]
 
 
+def test_a_gpu_that_does_not_answer_hides_no_other(site: Site, health: Health) -> None:
+    site.vitals[ONE.uuid] = NvmlUnavailableError("busy", 10)
+    site.vitals[TWO.uuid] = Vitals(remap_failed=True)
+    site.pass_time(health, 6)
+    assert names(health, TWO) == ["remap-failed"]
+
+
 # Scans.
 
 

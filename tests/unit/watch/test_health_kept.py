@@ -53,10 +53,18 @@ def test_a_driver_that_is_loaded_anew_while_the_plugin_runs(site: Site, health: 
     site.instance = ""
     assert health.settle(Inventory((TWO,))) == BOTH
     site.instance = "200"
-    assert health.settle(Inventory((TWO,))) == BOTH, "what an unloaded driver was is not known"
-    site.instance = "300"
     assert health.settle(Inventory((TWO,))) == Inventory((TWO,))
     assert (names(health), names(health, TWO)) == ([], [])
+
+
+def test_a_driver_that_is_not_loaded_yet_when_the_plugin_starts(site: Site, health: Health) -> None:
+    fall_ill(site, health)
+    site.instance = ""
+    again = site.start()
+    assert names(again) == ["xid-79"]
+    site.instance = "200"
+    assert again.settle(Inventory((TWO,))) == Inventory((TWO,))
+    assert names(again) == []
 
 
 def test_what_another_plugin_noted_is_taken_over(site: Site, health: Health) -> None:

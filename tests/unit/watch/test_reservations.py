@@ -46,7 +46,7 @@ class Node:
             "status": {"reservedFor": [*users, {"resource": "x"}]},
         }
 
-    def learned(self, pod: str) -> frozenset[str]:
+    def learned(self, pod: str) -> frozenset[str] | None:
         self.reservations.of(pod)
         self.reservations.refresh()
         return self.reservations.of(pod)
@@ -54,8 +54,8 @@ class Node:
 
 def test_a_pod_has_the_shares_of_all_its_claims() -> None:
     node = Node()
-    assert node.learned("pod-1") == {"a-0", "b-0"}
-    assert node.reservations.of("pod-2") == {"b-0"}
+    assert node.learned("pod-1") == frozenset({"a-0", "b-0"})
+    assert node.reservations.of("pod-2") == frozenset({"b-0"})
 
 
 def test_the_api_server_is_asked_only_for_pods_that_are_not_known() -> None:
@@ -70,12 +70,13 @@ def test_the_api_server_is_asked_only_for_pods_that_are_not_known() -> None:
 
 def test_a_pod_without_claims_is_asked_for_again_after_a_while() -> None:
     node = Node()
+    assert node.reservations.of("stranger") is None
     assert node.learned("stranger") == frozenset()
     assert node.learned("stranger") == frozenset()
     assert node.asked == ["a", "b"]
     node.now += 61
     node.pods["a"] = ["stranger"]
-    assert node.learned("stranger") == {"a-0"}
+    assert node.learned("stranger") == frozenset({"a-0"})
 
 
 def test_a_claim_that_cannot_be_read_is_asked_for_again_and_keeps_its_pods() -> None:
@@ -85,16 +86,16 @@ def test_a_claim_that_cannot_be_read_is_asked_for_again_and_keeps_its_pods() -> 
     node.reservations.of("new")
     with pytest.raises(KubeUnavailableError):
         node.reservations.refresh()
-    assert node.reservations.of("pod-1") == {"a-0", "b-0"}
+    assert node.reservations.of("pod-1") == frozenset({"a-0", "b-0"})
     node.pods["a"] = ["new"]
     node.reservations.refresh()
-    assert node.reservations.of("new") == {"a-0"}
+    assert node.reservations.of("new") == frozenset({"a-0"})
 
 
 def test_a_claim_that_is_gone_is_no_trouble() -> None:
     node = Node()
     node.pods["a"] = KubeNotFoundError("gone", 404)
-    assert node.learned("pod-1") == {"b-0"}
+    assert node.learned("pod-1") == frozenset({"b-0"})
 
 
 def test_another_claim_of_that_name_says_nothing() -> None:
@@ -111,4 +112,4 @@ def test_shares_that_are_no_longer_on_record_are_forgotten() -> None:
     node.learned("pod-2")
     node.records = [node.record("a")]
     node.learned("new")
-    assert node.reservations.of("pod-2") == frozenset()
+    assert node.learned("pod-2") == frozenset()
