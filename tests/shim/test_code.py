@@ -50,6 +50,20 @@ def test_a_library_is_charged_when_it_is_used(container: Container, share: Share
         assert app.alloc(LIMIT - CONTEXT) == OK
 
 
+@pytest.mark.parametrize("way", ["module", "function"])
+def test_a_library_that_is_loaded_anew_is_charged_anew(
+    container: Container, share: Share, way: str
+) -> None:
+    with container.client().start() as app:
+        for _ in range(3):
+            assert app.ask("code-library", 100 * MIB, 1) == [OK, 1]
+            for _ in range(3):
+                assert app.ask(f"code-library-{way}", 1) == [OK]
+                assert agree(container, share) == CONTEXT + 100 * MIB
+            assert app.ask("code-library-unload", 1) == [OK]
+            assert agree(container, share) == CONTEXT
+
+
 def noticed(app: Client) -> None:
     """Ask for memory information until a tenth of a second has passed since the driver was asked.
 

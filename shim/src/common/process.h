@@ -102,6 +102,8 @@ struct ap_process {
     _Atomic uint64_t contexts_ended;
     struct ap_table contexts;   /* that are not primary, see cuda/context.c and cuda/green.c */
     struct ap_table promises;   /* of device heap, by context */
+    struct ap_table loaded;     /* code that was loaded in a context already: cuda/library.c */
+    _Atomic uint64_t unloads;   /* how often code went: what `loaded` says from before is void */
     struct ap_own own;
     struct ap_table pointers;
     struct ap_lock vmm_lock;    /* for the two tables below, with the driver's call */

@@ -28,12 +28,44 @@ static bool is_over(void)
     return false;
 }
 
-static CUresult settled(CUresult result)
+/* Something that is loaded when it is first used in a context. Programs ask for the same kernels
+ * again and again (PyTorch at every launch), so what was loaded once is remembered, and costs no
+ * look at the driver's accounts any more. */
+struct use {
+    struct ap_process *process;
+    uint64_t key, unloads;
+    bool loaded;
+};
+
+/* CUDA_SUCCESS: go on, and end with `finish_use`. Else the error to return. */
+static CUresult begin_use(struct use *use, const void *handle)
 {
-    if (result != CUDA_SUCCESS)
+    CUcontext context = NULL;
+    struct ap_record known;
+    struct ap_process *process = ap_process();
+    *use = (struct use){.process = process};
+    if (process && real_cuda()->cuCtxGetCurrent &&
+        real_cuda()->cuCtxGetCurrent(&context) == CUDA_SUCCESS && context) {
+        use->key = ap_number_of(handle) * UINT64_C(0x9e3779b97f4a7c15) ^ ap_number_of(context);
+        use->unloads = atomic_load(&process->unloads);
+        use->loaded = ap_table_get(&process->loaded, use->key, &known) &&
+                      known.bytes == use->unloads;
+    }
+    return !use->loaded && is_over() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static CUresult finish_use(const struct use *use, CUresult result)
+{
+    struct ap_record record = {.key = use->key, .bytes = use->unloads}, old;
+    bool had_old = false;
+    if (result != CUDA_SUCCESS || use->loaded)
         return result;
     ap_truth_all_changed();
-    return is_over() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    if (is_over())
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (use->key) /* without memory to note it, it is looked at again */
+        (void)ap_table_put(&use->process->loaded, &record, &old, &had_old);
+    return CUDA_SUCCESS;
 }
 
 static void begin(struct growths *growths)
@@ -117,8 +149,11 @@ CUresult cuLibraryUnload(CUlibrary library)
     if (!real->cuLibraryUnload)
         return CUDA_ERROR_NOT_FOUND;
     CUresult result = real->cuLibraryUnload(library);
-    if (result == CUDA_SUCCESS)
+    struct ap_process *process = ap_process();
+    if (process && result == CUDA_SUCCESS) {
+        atomic_fetch_add(&process->unloads, 1);
         ap_truth_all_changed();
+    }
     return result;
 }
 
@@ -132,13 +167,14 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
     const struct real_cuda *real = real_cuda();
     CUmodule given = NULL;
+    struct use use;
     if (!real->cuLibraryGetModule)
         return CUDA_ERROR_NOT_FOUND;
     if (!module)
         return real->cuLibraryGetModule(module, library);
-    if (is_over())
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = settled(real->cuLibraryGetModule(&given, library));
+    CUresult result = begin_use(&use, library);
+    if (result == CUDA_SUCCESS)
+        result = finish_use(&use, real->cuLibraryGetModule(&given, library));
     if (result == CUDA_SUCCESS)
         *module = given;
     return result;
@@ -151,13 +187,14 @@ static CUresult variable(variable_function driver, CUdeviceptr *pointer, size_t 
 {
     CUdeviceptr given = 0;
     size_t given_bytes = 0;
+    struct use use;
     if (!driver)
         return CUDA_ERROR_NOT_FOUND;
     if (!pointer && !bytes)
         return driver(pointer, bytes, library, name);
-    if (is_over())
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = settled(driver(&given, &given_bytes, library, name));
+    CUresult result = begin_use(&use, library);
+    if (result == CUDA_SUCCESS)
+        result = finish_use(&use, driver(&given, &given_bytes, library, name));
     if (result == CUDA_SUCCESS && pointer)
         *pointer = given;
     if (result == CUDA_SUCCESS && bytes)
@@ -181,13 +218,14 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 {
     const struct real_cuda *real = real_cuda();
     CUfunction given = NULL;
+    struct use use;
     if (!real->cuKernelGetFunction)
         return CUDA_ERROR_NOT_FOUND;
     if (!function)
         return real->cuKernelGetFunction(function, kernel);
-    if (is_over())
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = settled(real->cuKernelGetFunction(&given, kernel));
+    CUresult result = begin_use(&use, kernel);
+    if (result == CUDA_SUCCESS)
+        result = finish_use(&use, real->cuKernelGetFunction(&given, kernel));
     if (result == CUDA_SUCCESS)
         *function = given;
     return result;
@@ -196,7 +234,9 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 CUresult cuFuncLoad(CUfunction function)
 {
     const struct real_cuda *real = real_cuda();
+    struct use use;
     if (!real->cuFuncLoad)
         return CUDA_ERROR_NOT_FOUND;
-    return is_over() ? CUDA_ERROR_OUT_OF_MEMORY : settled(real->cuFuncLoad(function));
+    CUresult result = begin_use(&use, function);
+    return result == CUDA_SUCCESS ? finish_use(&use, real->cuFuncLoad(function)) : result;
 }

@@ -297,5 +297,6 @@ void ap_truth_context_ended(struct ap_process *process, struct ap_gpu *gpu, uint
     set_promise(gpu, take_promise(process, gpu, context), 0);
     atomic_fetch_sub(&gpu->overhead.contexts, 1);
     ap_unlock(&gpu->overhead.lock);
+    atomic_fetch_add(&process->unloads, 1);
     ap_truth_shrunk(process, gpu, bytes);
 }
