@@ -36,6 +36,18 @@ bool ap_gpu_is_over(struct ap_process *process, struct ap_gpu *gpu, uint64_t mar
  * one is under way. */
 bool ap_gpu_mine(struct ap_gpu *gpu, uint64_t *bytes, uint64_t *steps);
 
+/* Around a call of the driver's with the charge that belongs to it, in either order: meanwhile the
+ * charge and the driver's word disagree, and nothing may be concluded from that (cuda/truth.c). */
+static inline void ap_gpu_move_begins(struct ap_gpu *gpu)
+{
+    atomic_fetch_add(&gpu->moving, 1);
+}
+
+static inline void ap_gpu_move_ends(struct ap_gpu *gpu)
+{
+    atomic_fetch_sub(&gpu->moving, 1);
+}
+
 /* Counts a refusal that was decided elsewhere. */
 void ap_gpu_count_denied(struct ap_gpu *gpu);
 

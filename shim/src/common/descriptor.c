@@ -85,24 +85,18 @@ static bool know_path(struct ap_process *process, int fd)
     return size > 0;
 }
 
-static bool is_device_of(const struct ap_process *process, uint32_t inode, int *fd)
+static bool is_of(int fd, uint32_t inode)
 {
     struct stat about;
-    *fd = ap_open(AT_FDCWD, process->device_path, O_RDWR | O_CLOEXEC);
-    if (*fd < 0)
-        return false;
-    if (ap_fstat(*fd, &about) == 0 && (uint32_t)about.st_ino == inode)
-        return true;
-    ap_close(*fd);
-    return false;
+    return ap_fstat(fd, &about) == 0 && (uint32_t)about.st_ino == inode;
 }
 
 static bool device_is_out(const struct ap_process *process, const struct ap_record *record)
 {
-    int fd;
-    if (!is_device_of(process, record->count, &fd))
-        return false;
-    bool out = ap_byte_is_locked(fd, (int64_t)record->bytes);
+    int fd = ap_open(AT_FDCWD, process->device_path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return true; /* not known: rather too much */
+    bool out = !is_of(fd, record->count) || ap_byte_is_locked(fd, (int64_t)record->bytes);
     ap_close(fd);
     return out;
 }
@@ -117,9 +111,8 @@ struct linux_dirent {
 
 static bool leads_to(const char *name, uint32_t inode)
 {
-    struct stat about;
     uint64_t fd = number_at(&name);
-    return *name == 0 && ap_fstat((int)fd, &about) == 0 && (uint32_t)about.st_ino == inode;
+    return *name == 0 && is_of((int)fd, inode);
 }
 
 static bool own_file_is_open(const struct ap_record *record)

@@ -48,6 +48,7 @@ struct ap_gpu {
     uint64_t array_bytes;       /* in small arrays, which share blocks */
     _Atomic uint64_t small;     /* blocks that hold small pieces, and what is in them: charge.c */
     struct ap_overhead overhead;
+    _Atomic uint32_t moving;    /* calls in which the driver gives or takes what is charged here */
 };
 
 #define AP_LISTED_MAX 4096u     /* processes of one card */

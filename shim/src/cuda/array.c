@@ -134,8 +134,12 @@ static CUresult create(const struct request *request, void **array)
         return result;
     CUresult answer = ask_size(request, &asked);
     struct ap_record record = {.context = ticket.context, .gpu = (uint16_t)ticket.gpu->index};
-    if (reserve(&ticket, request, answer == CUDA_SUCCESS ? asked : 0, &record))
-        return make(&ticket, request, &record, array);
+    if (reserve(&ticket, request, answer == CUDA_SUCCESS ? asked : 0, &record)) {
+        ap_gpu_move_begins(ticket.gpu);
+        result = make(&ticket, request, &record, array);
+        ap_gpu_move_ends(ticket.gpu);
+        return result;
+    }
     /* A shape that the driver takes for wrong is not refused for its size. */
     if (answer == CUDA_ERROR_INVALID_VALUE)
         return answer;

@@ -73,6 +73,19 @@ static void leave_small(struct ap_ticket *ticket)
     ticket->small_locked = false;
 }
 
+static void move_begins(struct ap_ticket *ticket)
+{
+    ap_gpu_move_begins(ticket->gpu);
+    ticket->moving = true;
+}
+
+static void move_ends(struct ap_ticket *ticket)
+{
+    if (ticket->moving)
+        ap_gpu_move_ends(ticket->gpu);
+    ticket->moving = false;
+}
+
 bool ap_charge_reserve(struct ap_ticket *ticket, uint64_t bytes)
 {
     ticket->bytes = bytes;
@@ -83,6 +96,7 @@ bool ap_charge_reserve(struct ap_ticket *ticket, uint64_t bytes)
     }
     uint64_t wanted = round_up(bytes, AP_BLOCK);
     if (ap_gpu_reserve(ticket->process, ticket->gpu, wanted)) {
+        move_begins(ticket); /* not before: a refusal wants to know the driver's word */
         ticket->reserved = wanted;
         return true;
     }
@@ -127,6 +141,7 @@ void ap_charge_cancel(struct ap_ticket *ticket)
 {
     give_back(ticket);
     leave_small(ticket);
+    move_ends(ticket);
 }
 
 static uint64_t first_block(uint64_t pointer)
@@ -217,6 +232,7 @@ bool ap_charge_settle(struct ap_ticket *ticket, CUdeviceptr pointer, uint64_t by
         set_unseen(ticket, ticket->reserved);
         if (ap_charge_remember(ticket, &record)) {
             leave_small(ticket);
+            move_ends(ticket);
             return true;
         }
         ap_charge_drop(ticket->process, &record);
@@ -227,6 +243,7 @@ bool ap_charge_settle(struct ap_ticket *ticket, CUdeviceptr pointer, uint64_t by
 void ap_charge_end_refused(struct ap_ticket *ticket)
 {
     leave_small(ticket);
+    move_ends(ticket);
     ap_gpu_count_denied(ticket->gpu);
 }
 
@@ -305,19 +322,20 @@ CUresult ap_charge_free(CUdeviceptr key, CUresult (*driver)(CUdeviceptr key))
     struct ap_process *process = ap_process();
     struct ap_record record, old;
     bool had_old = false;
-    bool known = process && ap_table_take(&process->pointers, key, &record);
-    CUresult result = driver(key);
-    if (!known) {
+    if (!process || !ap_table_take(&process->pointers, key, &record)) {
+        CUresult result = driver(key);
         /* A pool's memory goes back to the card at once when it is freed like this. */
         if (process && key && result == CUDA_SUCCESS)
             ap_pools_look(process);
         return result;
     }
-    if (result == CUDA_SUCCESS) {
+    struct ap_gpu *gpu = &process->gpus[record.gpu];
+    ap_gpu_move_begins(gpu);
+    CUresult result = driver(key);
+    if (result == CUDA_SUCCESS)
         ap_charge_drop(process, &record);
-        return result;
-    }
-    /* Without memory to put it back the charge stays: too much, never too little. */
-    (void)ap_table_put(&process->pointers, &record, &old, &had_old);
+    else /* Without memory to put it back the charge stays: too much, never too little. */
+        (void)ap_table_put(&process->pointers, &record, &old, &had_old);
+    ap_gpu_move_ends(gpu);
     return result;
 }

@@ -27,6 +27,7 @@ struct ap_ticket {
     uint64_t unseen;   /* of it, what the driver's own accounts leave out */
     bool managed;
     bool small_locked;
+    bool moving; /* ap_gpu_move_begins */
 };
 
 /* Kinds of records in the pointer table, by what goes back when one is dropped. */

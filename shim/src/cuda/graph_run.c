@@ -87,8 +87,10 @@ static CUresult run_from(struct ap_process *process, const struct ap_record *rec
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     ap_lock(&memory->lock);
     if (prepare(process, device, gpu, record, &ahead)) {
+        ap_gpu_move_begins(gpu);
         result = run_from(process, record, device + 1, call, argument);
         settle(process, device, gpu, record, ahead, result);
+        ap_gpu_move_ends(gpu);
     }
     ap_unlock(&memory->lock);
     return result;

@@ -70,6 +70,7 @@ static CUresult create_charged(struct ap_process *process, CUmemGenericAllocatio
         ap_gpu_count_denied(gpu);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    ap_gpu_move_begins(gpu);
     CUresult result = real->cuMemCreate(&given, bytes, properties, flags);
     struct ap_record record = {
         .key = given, .bytes = charge, .count = 1, .gpu = (uint16_t)gpu->index};
@@ -81,6 +82,7 @@ static CUresult create_charged(struct ap_process *process, CUmemGenericAllocatio
         *handle = given;
     else
         ap_gpu_release(gpu, charge);
+    ap_gpu_move_ends(gpu);
     return result;
 }
 

@@ -62,12 +62,13 @@ static bool look_up(struct ap_gpu *gpu)
            real.nvmlDeviceGetHandleByUUID(text, &gpu->overhead.nvml) == SUCCESS;
 }
 
-/* An entry: PID, bytes, and from version 2 on two more numbers. */
+/* An entry: PID, bytes, and from version 2 on two more numbers. (The first drivers of series 535
+ * have a fifth in version 3.) */
 static size_t choose(list_function *list)
 {
-    *list = real.nvmlDeviceGetComputeRunningProcesses_v3;
+    *list = real.nvmlDeviceGetComputeRunningProcesses_v2;
     if (!*list)
-        *list = real.nvmlDeviceGetComputeRunningProcesses_v2;
+        *list = real.nvmlDeviceGetComputeRunningProcesses_v3;
     if (*list)
         return 24;
     *list = real.nvmlDeviceGetComputeRunningProcesses;

@@ -118,9 +118,12 @@ static CUresult attempt(struct ap_process *process, struct ap_pool *pool, const 
     *ours = true;
     if (!prepare(process, pool, r, &ahead))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    ap_gpu_move_begins(pool->gpu);
     CUresult driver = drive(r, given);
     *ours = driver == CUDA_SUCCESS;
-    return settle(process, pool, r, ahead, driver, *given);
+    CUresult result = settle(process, pool, r, ahead, driver, *given);
+    ap_gpu_move_ends(pool->gpu);
+    return result;
 }
 
 static CUresult draw(struct ap_process *process, struct ap_pool *pool, const struct request *r,

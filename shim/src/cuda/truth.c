@@ -55,14 +55,18 @@ static bool told(struct ap_process *process, struct ap_gpu *gpu, uint64_t *bytes
 static bool read_once(struct ap_process *process, struct ap_gpu *gpu, struct reading *out)
 {
     uint64_t used, steps, used_after, steps_after, truth;
-    bool placing = !ap_lock_try(&gpu->small_lock);
-    bool quiet = ap_gpu_mine(gpu, &used, &steps) && !placing;
+    bool placing = !ap_lock_try(&gpu->small_lock), mapping = !ap_lock_try(&process->vmm_lock);
+    bool still = !placing && !mapping && atomic_load(&gpu->moving) == 0;
+    bool quiet = ap_gpu_mine(gpu, &used, &steps) && still;
     uint64_t growing = atomic_load(&gpu->overhead.growing);
     uint64_t maybe = growing + atomic_load(&gpu->held_bytes);
     bool known = told(process, gpu, &truth);
     quiet = ap_gpu_mine(gpu, &used_after, &steps_after) && quiet && steps == steps_after;
+    quiet = quiet && atomic_load(&gpu->moving) == 0;
     if (!placing)
         ap_unlock(&gpu->small_lock);
+    if (!mapping)
+        ap_unlock(&process->vmm_lock);
     if (!known)
         return false;
     uint64_t others = atomic_load(&gpu->overhead.bytes) + growing;
@@ -221,9 +225,10 @@ bool ap_growth_settle(struct ap_growth *growth)
     atomic_fetch_add(&gpu->overhead.bytes, growth->expected);
     atomic_fetch_sub(&gpu->overhead.growing, growth->expected);
     enum outcome outcome = settle(growth->process, gpu, growth->expected, true);
-    growth->took = less(atomic_load(&gpu->overhead.bytes), growth->before);
-    ap_unlock(&gpu->overhead.lock);
     growth->told = outcome != UNTOLD;
+    growth->took = growth->told ? less(atomic_load(&gpu->overhead.bytes), growth->before)
+                                : growth->expected;
+    ap_unlock(&gpu->overhead.lock);
     if (outcome == UNCHARGED || (growth->took > 0 && ap_gpu_is_over(growth->process, gpu, 0)))
         return false;
     if (growth->told && growth->context)

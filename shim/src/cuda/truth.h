@@ -7,9 +7,9 @@
  * it is charged over the limit, and everything after is refused. Where the driver does not tell
  * (an older one, or one that lists another namespace's processes), estimates stay.
  *
- * A thread in the middle of an allocation makes the allocations' charge and the driver's word
- * disagree for a moment. So a reading counts as quiet only if the process began no charge or
- * release meanwhile and no small allocation is being placed. The overhead is raised by a quiet
+ * A thread in the middle of an allocation or a release makes the charge and the driver's word
+ * disagree for as long as the driver takes. So a reading counts as quiet only if the process began
+ * no charge or release meanwhile and no thread is in such a call. The overhead is raised by a quiet
  * reading and lowered by two in a row, to the higher one; without them it is raised by less than
  * was read, and lowered by no more than what is known to have gone. */
 #ifndef AP_CUDA_TRUTH_H

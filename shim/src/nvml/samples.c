@@ -79,10 +79,10 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
         return result;
     }
     result = ap_nvml_samples(device, since, &ours);
-    if (result == NVML_SUCCESS) {
+    if (result == NVML_SUCCESS)
+        result = ap_nvml_room(count, samples, ours.count); /* there may be more by now */
+    if (result == NVML_SUCCESS)
         memcpy(samples, ours.at, ours.count * sizeof *samples);
-        *count = ours.count;
-    }
     ap_fetched_free(&ours);
     return result;
 }
@@ -119,10 +119,10 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     }
     result = fetch_ours(device, ask_info, &question, sizeof(nvmlProcessUtilizationInfo_v1_t),
                         offsetof(nvmlProcessUtilizationInfo_v1_t, pid), &ours);
-    if (result == NVML_SUCCESS) {
+    if (result == NVML_SUCCESS)
+        result = ap_nvml_room(&info->processSamplesCount, info->procUtilArray, ours.count);
+    if (result == NVML_SUCCESS)
         memcpy(info->procUtilArray, ours.at, ours.count * sizeof *info->procUtilArray);
-        info->processSamplesCount = ours.count;
-    }
     ap_fetched_free(&ours);
     return result;
 }
