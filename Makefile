@@ -21,7 +21,7 @@ help: ## this list
 # KEEP=0 and an empty KEEP are no.
 KEPT := $(filter-out 0 no false,$(KEEP))
 demo: can-run setup wheel shim fakes ## lab A on a real Kubernetes with two simulated T4s (KEEP=1 leaves it up)
-	$(PY) -m tests.lab $(if $(KEPT),--keep)
+	@$(PY) -m tests.lab $(if $(KEPT),--keep)
 
 # Said before minutes of building, not after.
 can-run:
@@ -34,7 +34,7 @@ test: setup lint types wheel shim fakes check image ## everything but a real GPU
 setup: $(BUILD)/.setup ## Debian packages and the Python environment
 $(BUILD)/.setup: scripts/setup.sh constraints-dev.txt
 	$(SAY) "setting up"
-	scripts/setup.sh $(VENV) constraints-dev.txt
+	@scripts/setup.sh $(VENV) constraints-dev.txt
 	@touch $@
 
 lint: setup ## ruff and the import contract
@@ -59,9 +59,9 @@ fakes: setup ## the simulated driver
 wheel: $(BUILD)/.wheel ## build the wheel and install it: the tests run on it, not on the checkout
 $(BUILD)/.wheel: $(BUILD)/.setup $(PLUGIN_SOURCES)
 	$(SAY) "wheel"
-	rm -rf $(BUILD)/dist $(BUILD)/lib $(BUILD)/bdist.*
-	$(PY) -m build --wheel --no-isolation --outdir $(BUILD)/dist . >$(BUILD)/wheel.log 2>&1 || { cat $(BUILD)/wheel.log; exit 1; }
-	$(VENV)/bin/pip install --quiet --no-deps --force-reinstall $(BUILD)/dist/*.whl
+	@rm -rf $(BUILD)/dist $(BUILD)/lib $(BUILD)/bdist.*
+	@$(PY) -m build --wheel --no-isolation --outdir $(BUILD)/dist . >$(BUILD)/wheel.log 2>&1 || { cat $(BUILD)/wheel.log; exit 1; }
+	@$(VENV)/bin/pip install --quiet --no-deps --force-reinstall $(BUILD)/dist/*.whl
 	@touch $@
 
 cluster-build: setup ## Kubernetes, etcd and containerd from source, once, into the cache
@@ -85,8 +85,8 @@ check: unit
 unit: wheel ## unit tier; each pure module is covered by 95 % or more
 	$(SAY) "unit tier with coverage"
 	$(PY) -m pytest tests/unit -q --no-header --cov=apportion --cov-report= $(PYTEST_ARGS)
-	$(VENV)/bin/coverage json -q -o $(BUILD)/coverage.json
-	$(PY) scripts/coverage_gate.py $(BUILD)/coverage.json
+	@$(VENV)/bin/coverage json -q -o $(BUILD)/coverage.json
+	@$(PY) scripts/coverage_gate.py $(BUILD)/coverage.json
 
 soak: setup wheel shim fakes ## pods with shares come and go for MINUTES=30 on a real Kubernetes; one line of JSON last
 	@$(PY) -m bench.soak --minutes $(or $(MINUTES),30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 from pathlib import Path
@@ -12,6 +13,11 @@ from apportion import config
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+NOT_EVENTS = {
+    *("DRAConsumableCapacity", "DRADeviceTaints", "DRAResourceClaimDeviceStatus"),
+    *("DRAResourceHealth", "FromClaim", "FromClass", "ShareConfig", "ShareStatus"),
+    *("NotRead", "NothingFound"),  # reasons of conditions
+}
 
 
 def _settings_table() -> str:
@@ -38,6 +44,29 @@ def test_links_between_documents_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)", text):
             if "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def _events() -> set[str]:
+    """Return the reasons of events: CamelCase texts in constants, or passed to Recorder's calls."""
+    camel = re.compile(r"(?:[A-Z]+[a-z]+){2,}")
+    found: set[str] = set()
+    for path in ROOT.glob("plugin/apportion/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign):
+                named = all(ast.unparse(target).strip("_()").isupper() for target in node.targets)
+            else:
+                named = isinstance(node, ast.Call) and ".on_" in ast.unparse(node)
+            if named:
+                texts = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant))
+                found |= {text for text in texts if isinstance(text, str) and camel.fullmatch(text)}
+    return found
+
+
+def test_every_event_is_described() -> None:
+    text = (ROOT / "docs/events.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert described <= _events()
+    assert _events() - described == NOT_EVENTS
 
 
 def test_anchors_are_headings() -> None:
