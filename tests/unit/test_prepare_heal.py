@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from apportion.enforce.layout import MARK
+from apportion.model import ClaimRef, ClaimUid
 
 from tests.node.prepare.world import UUIDS, Faulty, World, result
 
@@ -68,6 +72,8 @@ def _limits(world: World) -> None:
         (lambda world: (world.share("c") / "ledger").unlink(), "missing or damaged"),
         (lambda world: (world.share("c") / "ledger").write_bytes(b"x"), "missing or damaged"),
         (lambda world: (world.share("c") / "limits").unlink(), "says something else"),
+        (lambda world: os.removexattr(world.share("c") / "ledger", MARK), "lost its mark"),
+        (lambda world: os.setxattr(world.share("c") / "limits", MARK, b"uid-d-0"), "lost its mark"),
     ],
 )
 def test_a_share_that_is_harmed_is_left_and_reported_once(
@@ -118,6 +124,32 @@ def test_a_claim_whose_gpu_is_away_keeps_what_it_has(world: World) -> None:
     assert not world.cdi.claim_path(wanted.uid).exists()
     _sweep(world)
     assert world.cdi.claim_path(wanted.uid).exists()
+
+
+class Unprepared:
+    """The claims on disk; one is unprepared after they were listed, before its lock is taken."""
+
+    def __init__(self, world: World, wanted: ClaimRef) -> None:
+        self._world, self._wanted = world, wanted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world.store, name)
+
+    def claim_lock(
+        self, uid: ClaimUid, *, wait: bool = True
+    ) -> contextlib.AbstractContextManager[bool]:
+        assert self._world.preparer().unprepare(self._wanted).error == ""
+        return self._world.store.claim_lock(uid, wait=wait)
+
+
+def test_a_claim_that_is_unprepared_meanwhile_gets_nothing_back(world: World) -> None:
+    wanted = world.add("c")
+    world.preparer().prepare(wanted)
+    preparer = world.preparer(store=Unprepared(world, wanted))
+    preparer.ready(UUIDS[0])
+    preparer.sweep(ask=True)
+    assert world.told == []
+    assert not world.cdi.claim_path(wanted.uid).exists()
 
 
 def test_one_claim_that_cannot_be_looked_at_holds_up_no_other(

@@ -6,6 +6,7 @@ folder counts only until the next boot, and a page cache lives as long.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -207,7 +208,7 @@ class Shares:
             _LOG.info("removed what lay in a share's place", extra={"path": str(path)})
 
     def verify(self, share: Share) -> None:
-        """Return when the folder says what the share may take, and its ledger is sound.
+        """Return when the folder says what the share may take, and its ledger is sound and marked.
 
         Raises:
             EnforcementError: something is missing, damaged, or says something else.
@@ -229,6 +230,13 @@ class Shares:
                 f"{path / LEDGER} is missing or damaged; "
                 "delete the pods that use the claim, then they are prepared anew"
             )
+        for name in (LIMITS, LEDGER):
+            if _mark(path / name) != share.key.encode():
+                raise EnforcementError(
+                    f"{path / name} has lost its mark (attribute {layout.MARK}), so programs that "
+                    "start now get no memory; delete the pods that use the claim, then they are "
+                    "prepared anew"
+                )
 
 
 def _is_folder(path: Path) -> bool:
@@ -264,6 +272,16 @@ def _whole(ledger: Path) -> bool:
         return _as_made(ledger)
     except OSError as error:
         raise files.storage_error("read", ledger, error) from error
+
+
+def _mark(path: Path) -> bytes | None:
+    """Return the mark of a file of a share, None where it has none. Raises StorageError."""
+    try:
+        return os.getxattr(path, layout.MARK, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.ENOTSUP):
+            return None
+        raise files.storage_error("read the mark of", path, error) from error
 
 
 def _as_made(ledger: Path) -> bool:

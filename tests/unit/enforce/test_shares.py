@@ -159,6 +159,19 @@ def test_a_damaged_ledger_is_an_error(made: Shares, damage: str) -> None:
         made.prepare(SHARE)
 
 
+@pytest.mark.parametrize("name", ["limits", "ledger"])
+@pytest.mark.parametrize("mark", [None, b"", b"uid-b-0"])
+def test_files_without_the_shares_mark_are_an_error(
+    made: Shares, name: str, mark: bytes | None
+) -> None:
+    path = made.path(SHARE.key) / name
+    os.removexattr(path, layout.MARK)
+    if mark is not None:
+        os.setxattr(path, layout.MARK, mark)
+    with pytest.raises(EnforcementError, match=rf"{name} has lost its mark.*delete the pods"):
+        made.prepare(SHARE)
+
+
 @pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "fchmod", "write", "setxattr"])
 def test_a_failure_on_the_way_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
