@@ -345,3 +345,14 @@ def test_an_api_server_that_drops_taints_gets_no_unhealthy_gpu(
             assert stream.next()[_FIRST][1] == "UNHEALTHY"
         host.gpus.clear()
         until(lambda: site.published() == [_FIRST, _SECOND])
+
+
+def test_a_mark_that_cannot_be_read_ends_no_plugin(site: Site) -> None:
+    told = site.host.plugins / DRIVER / "told"
+    told.mkdir(parents=True)
+    mark = told / str(uuid.uuid4())
+    mark.write_bytes(b"[" * 100_000)
+    plugin = site.start(**_NEVER)
+    site.ready(plugin)
+    until(lambda: not mark.exists() or plugin.process.poll() is not None, 40)
+    assert plugin.process.poll() is None, plugin.text()

@@ -148,7 +148,7 @@ def _judge(child: subprocess.CompletedProcess[bytes]) -> Verdict | None:
     lines = child.stdout.decode(errors="replace").strip().splitlines()
     try:
         answer = json.loads(lines[-1]) if lines else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = {}
     if not isinstance(answer, dict):
         answer = {}

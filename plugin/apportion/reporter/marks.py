@@ -37,7 +37,7 @@ class Marks:
         try:
             content = json.loads(files.read(self._folder / uid) or b"")
             return ClaimRef(uid, str(content["namespace"]), str(content["name"]))
-        except (ValueError, KeyError, TypeError, StorageError):
+        except (ValueError, KeyError, TypeError, RecursionError, StorageError):
             return None
 
     def add(self, ref: ClaimRef) -> None:

@@ -64,6 +64,7 @@ def test_a_context_that_fits_into_no_small_share_fails(monkeypatch: pytest.Monke
         (0, "", "", "it broke off"),
         (0, "[]", "", "it broke off"),
         (0, "{", "", "it broke off"),
+        (0, "[" * 100_000, "", "it broke off"),
         (127, "", "x\nlibfoo.so: cannot open", "it broke off: libfoo.so: cannot open"),
         (-11, "", "", "killed by signal 11"),
     ],

@@ -124,6 +124,15 @@ def test_the_same_after_a_crash_in_between(scene: Scene) -> None:
     assert scene.marks.uids() == frozenset()
 
 
+def test_a_mark_that_nests_too_deep_is_a_damaged_one(scene: Scene) -> None:
+    wanted = scene.prepare()
+    scene.rest()
+    (scene.world.config.plugin_dir / "told" / wanted.uid).write_bytes(b"[" * 100_000)
+    scene.preparer().unprepare(wanted)
+    scene.rest()
+    assert scene.marks.uids() == frozenset()
+
+
 def test_a_claim_that_is_gone_is_left(scene: Scene) -> None:
     wanted = scene.prepare()
     scene.rest()
