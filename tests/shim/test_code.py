@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.fakegpu import FakeDriver
 from tests.shim.overhead import CONTEXT, CONTEXT_MIB, LIMIT, agree, truth
-from tests.shim.support import BLOCK, INVALID, MIB, OK, OOM, Client, Container, Share
+from tests.shim.support import BLOCK, INVALID, MIB, OK, OOM, Client, Container, Share, uuid
 
 STACK, HEAP = 0, 2
 THREADS = 40 * 1024
@@ -105,6 +105,43 @@ def test_what_cannot_be_undone_is_refused_and_stops_all_that_follows(
         assert agree(container, share) == LIMIT
 
 
+@pytest.mark.parametrize("way", ["function", "global"])
+def test_a_module_that_loads_lazily_is_charged_when_it_is_asked(
+    container: Container, share: Share, way: str
+) -> None:
+    with container.client().start() as app:
+        for _ in range(2):
+            assert app.ask("code-lazy-module", 100 * MIB, 1) == [OK, 1]
+            assert agree(container, share) == CONTEXT
+            for _ in range(2):
+                assert app.ask(f"code-get-{way}", 1) == [OK, 1]
+                assert agree(container, share) == CONTEXT + 100 * MIB
+            assert app.ask("code-unload", 1) == [OK]
+            assert agree(container, share) == CONTEXT
+        assert app.ask("code-lazy-module", LIMIT, 1) == [OK, 1]
+        assert app.ask(f"code-get-{way}", 1) == [OOM, 0]
+        assert agree(container, share) == CONTEXT + LIMIT
+        assert app.alloc(1) == OOM
+
+
+def test_one_card_over_its_limit_stops_no_code_on_another(
+    container: Container, share: Share
+) -> None:
+    other = container.share(LIMIT, gpu=uuid(1))
+    with container.client().start() as app:
+        assert app.ask("code-library", MIB, 2) == [OK, 1]
+        assert app.ask("code-library", LIMIT, 1) == [OK, 1]
+        assert app.ask("code-library-module", 1) == [OOM]
+        assert share.total == LIMIT + CONTEXT
+        assert app.ask("start", 1) == [OK]
+        for _ in range(2):
+            assert app.ask("code-library-module", 2) == [OK]
+            assert app.ask("code-library-function", 2) == [OK]
+        assert other.total == truth(container, 1) == CONTEXT + BLOCK
+        assert app.ask("start", 0) == [OK]
+        assert app.ask("code-library-module", 2) == [OOM]
+
+
 def test_a_stack_limit_is_charged_for_all_threads(container: Container, share: Share) -> None:
     with container.client().start() as app:
         assert app.ask("code-limit", STACK, 1024 + 2048) == [OK]
@@ -142,6 +179,18 @@ def test_a_heap_that_was_never_used_goes_with_its_context(
         assert app.ask("code-limit", HEAP, 60 * MIB) == [OK]
         assert app.ask("code-destroy", 1) == [OK]
         assert agree(container, share) == CONTEXT
+
+
+def test_streams_of_green_contexts_are_charged(container: Container, share: Share) -> None:
+    FakeDriver(container.state).set_option(0, "stream_mib", "20")
+    with container.client().start() as app:
+        assert app.ask("code-green", 1) == [OK, 1]
+        before = agree(container, share)
+        for count in range(1, 9):
+            assert app.ask("code-green-stream", 1) == [OK, 1]
+            assert agree(container, share) == before + count * 20 * MIB
+        assert app.ask("code-green-stream", 1) == [OOM, 0]
+        assert share.total == truth(container)
 
 
 def test_streams_are_charged_and_stay_with_their_context(

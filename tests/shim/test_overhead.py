@@ -23,6 +23,8 @@ from tests.shim.support import (
 )  # fmt: skip
 
 STACK = 0
+VERSIONS = [1, 2, 3, 4, 11, 12, 21, 22]
+"""Of cuCtxCreate; 11 and 12 those for OpenGL, 21 and 22 those for VDPAU."""
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_a_reset_gives_the_context_back_and_a_retain_brings_it_again(
         assert agree(container, share) == CONTEXT
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("end", ["destroy", "detach"])
 def test_contexts_of_every_kind(container: Container, share: Share, version: int, end: str) -> None:
     with container.client() as app:
@@ -97,7 +99,7 @@ def test_a_context_ends_with_its_last_use(container: Container, share: Share) ->
         assert agree(container, share) == CONTEXT
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_context_that_does_not_fit_is_refused(
     container: Container, share: Share, version: int
 ) -> None:

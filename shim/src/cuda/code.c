@@ -2,7 +2,9 @@
  * allocation call. A module is there when it was loaded; a library, by default, only once something
  * of it is used, in each context by itself. What the driver took is told by its own accounts; if
  * the share has no room for it, the module or library is unloaded again and refused. */
-#include "context.h"
+#include "use.h"
+
+#include <stdatomic.h>
 
 static CUresult finish(struct ap_growth *growth, CUresult result, CUmodule given, CUmodule *module)
 {
@@ -78,7 +80,71 @@ CUresult cuModuleUnload(CUmodule module)
     if (!real->cuModuleUnload)
         return CUDA_ERROR_NOT_FOUND;
     CUresult result = real->cuModuleUnload(module);
-    if (result == CUDA_SUCCESS)
+    struct ap_process *process = ap_process();
+    if (process && result == CUDA_SUCCESS) {
+        atomic_fetch_add(&process->unloads, 1);
         ap_truth_all_changed();
+    }
+    return result;
+}
+
+/* With lazy loading a function or variable of a module is loaded when it is asked for. */
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    const struct real_cuda *real = real_cuda();
+    CUfunction given = NULL;
+    struct ap_use use;
+    if (!real->cuModuleGetFunction)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!function || !name)
+        return real->cuModuleGetFunction(function, module, name);
+    CUresult result = ap_use_begin(&use, module, name);
+    if (result == CUDA_SUCCESS)
+        result = ap_use_finish(&use, real->cuModuleGetFunction(&given, module, name));
+    if (result == CUDA_SUCCESS)
+        *function = given;
+    return result;
+}
+
+CUresult cuModuleGetGlobal(CUdeviceptr_v1 *pointer, unsigned int *bytes, CUmodule module,
+                           const char *name)
+{
+    const struct real_cuda *real = real_cuda();
+    CUdeviceptr_v1 given = 0;
+    unsigned int given_bytes = 0;
+    struct ap_use use;
+    if (!real->cuModuleGetGlobal)
+        return CUDA_ERROR_NOT_FOUND;
+    if ((!pointer && !bytes) || !name)
+        return real->cuModuleGetGlobal(pointer, bytes, module, name);
+    CUresult result = ap_use_begin(&use, module, name);
+    if (result == CUDA_SUCCESS)
+        result = ap_use_finish(&use, real->cuModuleGetGlobal(&given, &given_bytes, module, name));
+    if (result == CUDA_SUCCESS && pointer)
+        *pointer = given;
+    if (result == CUDA_SUCCESS && bytes)
+        *bytes = given_bytes;
+    return result;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule module,
+                              const char *name)
+{
+    const struct real_cuda *real = real_cuda();
+    CUdeviceptr given = 0;
+    size_t given_bytes = 0;
+    struct ap_use use;
+    if (!real->cuModuleGetGlobal_v2)
+        return CUDA_ERROR_NOT_FOUND;
+    if ((!pointer && !bytes) || !name)
+        return real->cuModuleGetGlobal_v2(pointer, bytes, module, name);
+    CUresult result = ap_use_begin(&use, module, name);
+    if (result == CUDA_SUCCESS)
+        result = ap_use_finish(&use, real->cuModuleGetGlobal_v2(&given, &given_bytes, module, name));
+    if (result == CUDA_SUCCESS && pointer)
+        *pointer = given;
+    if (result == CUDA_SUCCESS && bytes)
+        *bytes = given_bytes;
     return result;
 }

@@ -62,38 +62,6 @@ static bool is_sound(CUcontext *context, CUdevice device)
     return context && ap_is_device(device);
 }
 
-CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
-{
-    const struct real_cuda *real = real_cuda();
-    struct ap_growth growth;
-    CUcontext given = NULL;
-    if (!real->cuCtxCreate || !real->cuCtxDestroy)
-        return CUDA_ERROR_NOT_FOUND;
-    if (!is_sound(context, device))
-        return real->cuCtxCreate(context, flags, device);
-    CUresult result = ap_context_begin(&growth, device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = real->cuCtxCreate(&given, flags, device);
-    return finish(&growth, result, given, context);
-}
-
-CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
-{
-    const struct real_cuda *real = real_cuda();
-    struct ap_growth growth;
-    CUcontext given = NULL;
-    if (!real->cuCtxCreate_v2 || !real->cuCtxDestroy)
-        return CUDA_ERROR_NOT_FOUND;
-    if (!is_sound(context, device))
-        return real->cuCtxCreate_v2(context, flags, device);
-    CUresult result = ap_context_begin(&growth, device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = real->cuCtxCreate_v2(&given, flags, device);
-    return finish(&growth, result, given, context);
-}
-
 CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int affinities, unsigned int flags,
                         CUdevice device)
 {
@@ -125,6 +93,73 @@ CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags
         return result;
     result = real->cuCtxCreate_v4(&given, parameters, flags, device);
     return finish(&growth, result, given, context);
+}
+
+typedef CUresult (*plain_function)(CUcontext *, unsigned int, CUdevice);
+typedef CUresult (*video_function)(CUcontext *, unsigned int, CUdevice, unsigned int, void *);
+
+static CUresult create_plain(plain_function driver, CUcontext *context, unsigned int flags,
+                             CUdevice device)
+{
+    struct ap_growth growth;
+    CUcontext given = NULL;
+    if (!driver || !real_cuda()->cuCtxDestroy)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!is_sound(context, device))
+        return driver(context, flags, device);
+    CUresult result = ap_context_begin(&growth, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = driver(&given, flags, device);
+    return finish(&growth, result, given, context);
+}
+
+static CUresult create_video(video_function driver, CUcontext *context, unsigned int flags,
+                             CUdevice device, unsigned int display, void *ask)
+{
+    struct ap_growth growth;
+    CUcontext given = NULL;
+    if (!driver || !real_cuda()->cuCtxDestroy)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!is_sound(context, device))
+        return driver(context, flags, device, display, ask);
+    CUresult result = ap_context_begin(&growth, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = driver(&given, flags, device, display, ask);
+    return finish(&growth, result, given, context);
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    return create_plain(real_cuda()->cuCtxCreate, context, flags, device);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    return create_plain(real_cuda()->cuCtxCreate_v2, context, flags, device);
+}
+
+CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    return create_plain(real_cuda()->cuGLCtxCreate, context, flags, device);
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    return create_plain(real_cuda()->cuGLCtxCreate_v2, context, flags, device);
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device,
+                          unsigned int display, void *ask)
+{
+    return create_video(real_cuda()->cuVDPAUCtxCreate, context, flags, device, display, ask);
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device,
+                             unsigned int display, void *ask)
+{
+    return create_video(real_cuda()->cuVDPAUCtxCreate_v2, context, flags, device, display, ask);
 }
 
 static void put_back(struct ap_process *process, const struct ap_record *record)

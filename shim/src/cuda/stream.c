@@ -44,3 +44,20 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int pr
     CUresult result = real->cuStreamCreateWithPriority(&given, flags, priority);
     return finish(&growth, result, given, stream);
 }
+
+CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned int flags,
+                                int priority)
+{
+    const struct real_cuda *real = real_cuda();
+    struct ap_process *process = ap_process();
+    struct ap_growth growth;
+    struct ap_record record;
+    CUstream given = NULL;
+    if (!real->cuGreenCtxStreamCreate || !real->cuStreamDestroy)
+        return CUDA_ERROR_NOT_FOUND;
+    if (!stream || !process || !ap_table_get(&process->contexts, ap_number_of(green), &record) ||
+        ap_growth_begin(&growth, process, &process->gpus[record.gpu], 0) != CUDA_SUCCESS)
+        return real->cuGreenCtxStreamCreate(stream, green, flags, priority);
+    CUresult result = real->cuGreenCtxStreamCreate(&given, green, flags, priority);
+    return finish(&growth, result, given, stream);
+}

@@ -1,5 +1,6 @@
 /* Modules and libraries. Their variables take memory: the sum of all `.b8 name[bytes]` in a PTX
- * image. A module takes it when it is loaded, a library when a context uses it first. */
+ * image. A module takes it when it is loaded, or when something of it is asked for if its text says
+ * "// lazy"; a library when a context uses it first. */
 #define _GNU_SOURCE
 #include "code.h"
 
@@ -9,7 +10,7 @@
 
 struct cu_image {
 	uint64_t bytes;
-	bool uses_heap;
+	bool uses_heap, lazy;
 };
 
 /* A module's function, or a library's kernel. */
@@ -24,6 +25,7 @@ struct cu_module {
 	struct cu_ctx *ctx;
 	struct cu_library *library;
 	struct cu_function function;
+	bool paid;
 	struct cu_module *next;
 };
 
@@ -39,11 +41,12 @@ static struct cu_library *libraries;
 static struct cu_image look_at(const void *data)
 {
 	static const char variable[] = ".b8 ";
-	struct cu_image image = {0, false};
+	struct cu_image image = {0};
 	const char *text = data;
 	if (strncmp(text, ".version", 8) != 0)
 		return image;
 	image.uses_heap = strstr(text, "malloc") != NULL;
+	image.lazy = strstr(text, "// lazy") != NULL;
 	for (const char *at = text; (at = strstr(at, variable)); at += sizeof variable - 1) {
 		const char *bracket = strchr(at, '[');
 		if (bracket)
@@ -60,13 +63,14 @@ static CUresult load(struct cu_module **out, struct cu_image image, CUcontext ct
 	struct cu_module *module = calloc(1, sizeof *module);
 	if (!module)
 		return CUDA_OUT_OF_MEMORY;
-	CUresult rc = cu_charge(ctx->device, image.bytes);
+	CUresult rc = image.lazy ? CUDA_SUCCESS : cu_charge(ctx->device, image.bytes);
 	if (rc) {
 		free(module);
 		return rc;
 	}
 	*module = (struct cu_module){.image = image, .ctx = ctx, .library = library, .next = modules};
 	module->function.module = module;
+	module->paid = !image.lazy;
 	modules = module;
 	*out = module;
 	return CUDA_SUCCESS;
@@ -76,7 +80,7 @@ static void unload(struct cu_module **link)
 {
 	struct cu_module *module = *link;
 	*link = module->next;
-	cu_uncharge(module->ctx->device, module->image.bytes);
+	cu_uncharge(module->ctx->device, module->paid ? module->image.bytes : 0);
 	free(module);
 }
 
@@ -203,18 +207,17 @@ API CUresult cuModuleUnload(CUmodule module)
 	return rc;
 }
 
-API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name)
+CUresult cu_module_used(CUmodule module, CUfunction *function, uint64_t *bytes)
 {
-	CUcontext ctx;
-	CUresult rc = cu_current(__func__, &ctx);
-	if (rc)
-		return rc;
-	if (!out || !name)
-		return CUDA_INVALID_VALUE;
-	if (!module)
-		return CUDA_INVALID_HANDLE;
-	*out = &module->function;
-	return CUDA_SUCCESS;
+	CUresult rc = CUDA_SUCCESS;
+	pthread_mutex_lock(&cu_lock);
+	if (!module->paid)
+		rc = cu_charge(module->ctx->device, module->image.bytes);
+	module->paid = module->paid || !rc;
+	*function = &module->function;
+	*bytes = module->image.bytes;
+	pthread_mutex_unlock(&cu_lock);
+	return rc;
 }
 
 API CUresult cuFuncLoad(CUfunction function)

@@ -139,6 +139,30 @@ API CUresult cuCtxCreate_v4(CUcontext *out, void *parameters, unsigned flags, CU
 	return create(__func__, out, flags, device, 3020);
 }
 
+API CUresult cuGLCtxCreate(CUcontext *out, unsigned flags, CUdevice device)
+{
+	return create(__func__, out, flags, device, 3010);
+}
+
+API CUresult cuGLCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
+{
+	return create(__func__, out, flags, device, 3020);
+}
+
+API CUresult cuVDPAUCtxCreate(CUcontext *out, unsigned flags, CUdevice device, unsigned display,
+			      void *ask)
+{
+	(void)display, (void)ask;
+	return create(__func__, out, flags, device, 3010);
+}
+
+API CUresult cuVDPAUCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device, unsigned display,
+				 void *ask)
+{
+	(void)display, (void)ask;
+	return create(__func__, out, flags, device, 3020);
+}
+
 static CUresult destroy(const char *function, CUcontext ctx)
 {
 	CUresult rc = cu_enter(function);

@@ -29,12 +29,8 @@ static CUresult take_for_stream(CUcontext ctx)
 	return CUDA_SUCCESS;
 }
 
-static CUresult create_stream(const char *function, CUstream *out, unsigned flags, int priority)
+CUresult cu_new_stream(CUcontext ctx, CUstream *out, unsigned flags, int priority)
 {
-	CUcontext ctx;
-	CUresult rc = cu_current(function, &ctx);
-	if (rc)
-		return rc;
 	if (!out || flags > 1)
 		return CUDA_INVALID_VALUE;
 	CUstream stream = malloc(sizeof *stream);
@@ -42,13 +38,20 @@ static CUresult create_stream(const char *function, CUstream *out, unsigned flag
 		return CUDA_OUT_OF_MEMORY;
 	*stream = (struct cu_stream){.flags = flags, .priority = priority, .ctx = ctx};
 	pthread_mutex_lock(&cu_lock);
-	rc = take_for_stream(ctx);
+	CUresult rc = take_for_stream(ctx);
 	pthread_mutex_unlock(&cu_lock);
 	if (rc)
 		free(stream);
 	else
 		*out = stream;
 	return rc;
+}
+
+static CUresult create_stream(const char *function, CUstream *out, unsigned flags, int priority)
+{
+	CUcontext ctx;
+	CUresult rc = cu_current(function, &ctx);
+	return rc ? rc : cu_new_stream(ctx, out, flags, priority);
 }
 
 API CUresult cuStreamCreate(CUstream *out, unsigned flags)

@@ -36,6 +36,9 @@ struct cu_stream {
 	struct cu_capture *capture;
 };
 
+/* A new stream of a context. Without the lock. */
+CUresult cu_new_stream(CUcontext ctx, CUstream *out, unsigned flags, int priority);
+
 /* Adds a node; NULL without memory. With the lock held. */
 struct cu_node *cu_graph_add(CUgraph graph, enum cu_node_type type);
 

@@ -1,6 +1,7 @@
 /* Green contexts: each holds the device's primary context and takes a little besides; what is
  * allocated under one is the primary's. */
 #include "context.h"
+#include "graph.h"
 
 #include <stdlib.h>
 
@@ -116,4 +117,14 @@ API CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
 	}
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
+}
+
+/* Its stream is the primary context's here. */
+API CUresult cuGreenCtxStreamCreate(CUstream *out, CUgreenCtx green, unsigned flags, int priority)
+{
+	CUresult rc = cu_enter(__func__);
+	if (rc)
+		return rc;
+	return green ? cu_new_stream(cu_device(green->device)->primary, out, flags, priority)
+		     : CUDA_INVALID_VALUE;
 }

@@ -22,10 +22,9 @@
 static void *cuda;
 static void *contexts[MANY], *modules[MANY], *libraries[MANY], *greens[MANY], *streams[MANY];
 
-static const char *image(char *out, size_t size, unsigned long bytes, bool heap)
+static const char *image(char *out, size_t size, unsigned long bytes, const char *more)
 {
-    snprintf(out, size, ".version 6.4\n.global .align 8 .b8 big[%lu];\n%s", bytes,
-             heap ? ".extern .func (.param .b64 r) malloc (.param .b64 s);\n" : "");
+    snprintf(out, size, ".version 6.4\n.global .align 8 .b8 big[%lu];\n%s", bytes, more);
     return out;
 }
 
@@ -48,18 +47,40 @@ static void create(unsigned long version, unsigned long number)
         result = CALL(cuCtxCreate_v2, (void **, unsigned, int), &given, 0, 0);
     else if (version == 3)
         result = CALL(cuCtxCreate_v3, (void **, void *, int, unsigned, int), &given, NULL, 0, 0, 0);
+    else if (version == 11)
+        result = CALL(cuGLCtxCreate, (void **, unsigned, int), &given, 0, 0);
+    else if (version == 12)
+        result = CALL(cuGLCtxCreate_v2, (void **, unsigned, int), &given, 0, 0);
+    else if (version == 21)
+        result = CALL(cuVDPAUCtxCreate, (void **, unsigned, int, unsigned, void *), &given, 0, 0, 0,
+                      NULL);
+    else if (version == 22)
+        result = CALL(cuVDPAUCtxCreate_v2, (void **, unsigned, int, unsigned, void *), &given, 0, 0,
+                      0, NULL);
     else
         result = CALL(cuCtxCreate_v4, (void **, void *, unsigned, int), &given, NULL, 0, 0);
     answer(result, &contexts[number], given);
 }
 
-static void load(unsigned long bytes, unsigned long number, bool heap)
+static void load(unsigned long bytes, unsigned long number, const char *more)
 {
     char text[256];
     void *given = (void *)SENTINEL;
     int result = CALL(cuModuleLoadData, (void **, const void *), &given,
-                      image(text, sizeof text, bytes, heap));
+                      image(text, sizeof text, bytes, more));
     answer(result, &modules[number], given);
+}
+
+/* code-get-function number; code-get-global number: whether the caller's variable was written */
+static void get(const char *what, unsigned long number)
+{
+    void *given = (void *)SENTINEL, *unused;
+    int result = !strcmp(what, "code-get-function")
+                     ? CALL(cuModuleGetFunction, (void **, void *, const char *), &given,
+                            modules[number], "k")
+                     : CALL(cuModuleGetGlobal_v2, (void **, size_t *, void *, const char *), &given,
+                            NULL, modules[number], "big");
+    answer(result, &unused, given);
 }
 
 /* code-launch number: the module's kernel */
@@ -77,7 +98,7 @@ static void load_library(unsigned long bytes, unsigned long number)
     void *given = (void *)SENTINEL;
     int result = CALL(cuLibraryLoadData,
                       (void **, const void *, int *, void **, unsigned, int *, void **, unsigned),
-                      &given, image(text, sizeof text, bytes, false), NULL, NULL, 0, NULL, NULL, 0);
+                      &given, image(text, sizeof text, bytes, ""), NULL, NULL, 0, NULL, NULL, 0);
     answer(result, &libraries[number], given);
 }
 
@@ -116,6 +137,10 @@ static void green_command(const char *what, unsigned long number)
     } else if (!strcmp(what, "code-green-set")) {
         int result = CALL(cuCtxFromGreenCtx, (void **, void *), &given, greens[number]);
         printf("%d\n", result ? result : CALL(cuCtxSetCurrent, (void *), given));
+    } else if (!strcmp(what, "code-green-stream")) {
+        int result = CALL(cuGreenCtxStreamCreate, (void **, void *, unsigned, int), &given,
+                          greens[number], 1, 0);
+        answer(result, &streams[number], given);
     } else {
         printf("%d\n", CALL(cuGreenCtxDestroy, (void *), greens[number]));
     }
@@ -157,8 +182,14 @@ void code_command(const char *what, unsigned long a, unsigned long b)
     void *function = NULL;
     if (!cuda)
         cuda = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!strcmp(what, "code-module") || !strcmp(what, "code-heap-module")) {
-        load(a, b, what[5] == 'h');
+    if (!strcmp(what, "code-module")) {
+        load(a, b, "");
+    } else if (!strcmp(what, "code-heap-module")) {
+        load(a, b, ".extern .func (.param .b64 r) malloc (.param .b64 s);\n");
+    } else if (!strcmp(what, "code-lazy-module")) {
+        load(a, b, "// lazy\n");
+    } else if (!strcmp(what, "code-get-function") || !strcmp(what, "code-get-global")) {
+        get(what, a);
     } else if (!strcmp(what, "code-unload")) {
         printf("%d\n", CALL(cuModuleUnload, (void *), modules[a]));
     } else if (!strcmp(what, "code-launch")) {

@@ -1,0 +1,31 @@
+/* Code that is loaded when it is first used in a context: what the driver takes for it shows only
+ * afterwards, and there is no way back. So it is charged, over the limit if need be, and refused
+ * all the same; and once the share is over its limit by more than a block nothing more is loaded.
+ *
+ * Programs ask for the same functions again and again (PyTorch at every launch), so what was loaded
+ * once is remembered, and costs no look at the driver's accounts any more. */
+#ifndef AP_CUDA_USE_H
+#define AP_CUDA_USE_H
+
+#include "context.h"
+
+struct ap_use {
+    struct ap_process *process;
+    struct ap_gpu *gpu; /* of the current context */
+    uint64_t key, unloads;
+    uint64_t before;    /* overhead when it began */
+    bool loaded;
+};
+
+/* Whether more than a block is charged over the GPU's limit, also after a look; it is counted as a
+ * refusal. Less than that is no more than a call's rounding. */
+bool ap_use_is_over(struct ap_process *process, struct ap_gpu *gpu);
+
+/* Begins the use of `handle`, or of what has this name in it (NULL: of all of it), in the current
+ * context. CUDA_SUCCESS: go on, and end with ap_use_finish. Else the error to return. */
+CUresult ap_use_begin(struct ap_use *use, const void *handle, const char *name);
+
+/* With the driver's result; what to return in its place. */
+CUresult ap_use_finish(const struct ap_use *use, CUresult result);
+
+#endif
