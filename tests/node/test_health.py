@@ -260,6 +260,14 @@ def test_an_nvml_that_hangs_holds_up_no_call_and_taints_the_gpu(site: Site) -> N
     until(lambda: taints(site, _FIRST) == [], 40)
 
 
+def test_an_nvml_that_hangs_at_its_new_start_taints_what_it_cannot_tell_of(site: Site) -> None:
+    plugin = site.start(nvml_timeout_s="1", **_NEVER)
+    site.ready(plugin)
+    site.host.gpus.hang(None, "nvmlInit", 8_000)
+    site.host.gpus.lose(0)
+    until(lambda: taints(site, _SECOND) == [(f"{DRIVER}/hang", "", "NoSchedule")], 30)
+
+
 def test_a_gpu_that_reports_no_xids_is_said_to_be(site: Site) -> None:
     site.host.gpus.set_option(0, "events", "no")
     plugin = site.start(taint_note="None", **_NEVER)

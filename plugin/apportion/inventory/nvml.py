@@ -9,11 +9,12 @@ Source of codes and structures: nvml.h as mirrored by nvidia-ml-py 13.615.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -132,7 +133,8 @@ class Nvml:
             self.close()
             path = find_library(self._driver_root)
             try:
-                pynvml.nvmlLib = ctypes.CDLL(str(path))
+                with self._doing("loading NVML"):
+                    pynvml.nvmlLib = ctypes.CDLL(str(path))
             except OSError as error:
                 raise NvmlUnavailableError(
                     f"cannot load {path}: {error}; is it the driver of this machine's "
@@ -142,7 +144,8 @@ class Nvml:
             # It may hold pointers into the library that was loaded before.
             pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - pynvml has no other way
             try:
-                pynvml.nvmlInit()
+                with self._doing("starting NVML"):
+                    pynvml.nvmlInit()
             except pynvml.NVMLError as error:
                 text = failure(error.value, "cannot start NVML")
                 raise NvmlUnavailableError(str(text), error.value) from error
@@ -163,7 +166,8 @@ class Nvml:
             if self._open:
                 self._xids.pause()
                 try:
-                    pynvml.nvmlShutdown()
+                    with self._doing("shutting NVML down"):
+                        pynvml.nvmlShutdown()
                 except pynvml.NVMLError as error:
                     _log.debug("NVML does not shut down", extra={"code": error.value})
                 Nvml._holder = None
@@ -347,14 +351,21 @@ class Nvml:
         with _LOCK:
             if not self._open:
                 raise NvmlUnavailableError("NVML is not open", pynvml.NVML_ERROR_UNINITIALIZED)
-            self._busy = Busy(doing, time.monotonic())
             try:
-                return getattr(pynvml, function)(*arguments)
+                with self._doing(doing):
+                    return getattr(pynvml, function)(*arguments)
             except pynvml.NVMLError as error:
                 self._stale |= error.value in codes.HEALED_BY_REOPENING
                 raise failure(error.value, doing) from error
             except UnicodeDecodeError as error:
                 # pynvml decodes what the driver gives; a damaged infoROM gives anything.
                 raise failure(pynvml.NVML_ERROR_CORRUPTED_INFOROM, doing) from error
-            finally:
-                self._busy = None
+
+    @contextlib.contextmanager
+    def _doing(self, what: str) -> Iterator[None]:
+        """Let others see for how long this lasts; every step that may hang in the driver has it."""
+        self._busy = Busy(what, time.monotonic())
+        try:
+            yield
+        finally:
+            self._busy = None

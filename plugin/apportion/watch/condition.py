@@ -45,6 +45,9 @@ class Reason(enum.StrEnum):
 ABSENCES = frozenset({Reason.LOST, Reason.GONE, Reason.UNREADABLE})
 """The GPU cannot be read; which of these it is, NVML says now so and now so."""
 
+CERTAIN = frozenset({_GPU_IS_LOST, _RESET_REQUIRED})
+"""Codes of NVML that say how a GPU is; all others say only that a reading failed."""
+
 INCIDENTS = frozenset({Reason.XID, Reason.HANG}) | ABSENCES
 
 

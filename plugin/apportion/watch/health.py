@@ -98,6 +98,7 @@ class Health:
         self._clock, self._now = clock, now
         self._states = States(file, boot, hooks.on_change, clock)
         self._look_at = 0.0
+        self._failed: set[GpuUuid] = set()
         self._trouble = log.Trouble(_LOG, "Xids cannot be read")
 
     def load(self) -> None:
@@ -222,12 +223,16 @@ class Health:
         try:
             readings = condition.of_vitals(self._vitals(uuid), self._seconds())
         except NvmlDeviceError as error:
-            self._miss(uuid, error.code)
+            # One reading may fail in passing; that a GPU is lost NVML does not say so.
+            if uuid in self._failed or error.code in condition.CERTAIN:
+                self._miss(uuid, error.code)
+            self._failed.add(uuid)
             return
         except NvmlError as error:
             # Of this GPU for the moment, or of NVML as a whole, of which the scan has to say.
             _LOG.debug("a GPU cannot be read now", extra={"gpu": uuid, "error": str(error)})
             return
+        self._failed.discard(uuid)
         if silent:
             readings.append(condition.of_silence(self._seconds()))
         self._states.read(uuid, readings)

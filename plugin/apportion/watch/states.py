@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from apportion import log
 from apportion.errors import StorageError
@@ -16,6 +17,9 @@ from apportion.watch.record import Known, Record
 from apportion.watch.store import HealthFile
 
 _LOG = logging.getLogger("apportion.watch")
+
+# How long a note stands after a reading said it last.
+_NOTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,16 @@ class Change:
 
 @dataclass(slots=True)
 class _State:
-    """One GPU: as last read, what is wrong, since when no incident came (monotonic)."""
+    """One GPU: as last read, what is wrong, since when no incident came (monotonic).
+
+    `read_at`: when a reading last said each condition, by name (monotonic).
+    """
 
     gpu: Gpu | None = None
     conditions: Conditions = ()
     quiet_since: float = 0.0
     present: bool = False
+    read_at: dict[str, float] = field(default_factory=dict)
 
 
 class States:
@@ -139,10 +147,18 @@ class States:
         self._tell(changes)
 
     def read(self, uuid: GpuUuid, readings: Iterable[Condition]) -> None:
-        """Note what a GPU's readings say now; what they no longer say is over."""
+        """Note what a GPU's readings say now; what they no longer say is over, notes a bit later.
+
+        One that comes and goes, such as heat, is a taint that stays, not one that flaps.
+        """
+        changes = []
         with self._lock:
             state = self._states.get(uuid)
-            changes = self._set(uuid, condition.read(state.conditions, readings)) if state else []
+            if state:
+                readings, now = list(readings), self._clock()
+                state.read_at |= {one.name: now for one in readings}
+                held = [one for one in state.conditions if _is_held(one, state, now)]
+                changes = self._set(uuid, condition.read(state.conditions, (*held, *readings)))
         self._tell(changes)
 
     def forgive(self, there: Collection[GpuUuid]) -> None:
@@ -230,6 +246,11 @@ class States:
         # First on disk, then told: a taint that is published outlives this process.
         self.save()
         self._on_change(changes)
+
+
+def _is_held(one: Condition, state: _State, now: float) -> bool:
+    note = one.level is condition.Level.NOTE and not one.incident
+    return note and now - state.read_at.get(one.name, -math.inf) < _NOTE_S
 
 
 def _change(uuid: GpuUuid, before: Conditions, after: Conditions) -> Change:

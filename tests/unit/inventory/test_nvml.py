@@ -5,6 +5,7 @@ With a real library, of the simulated driver, it is tested in tests/node/invento
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -326,3 +327,44 @@ def test_closing_waits_for_no_call_that_hangs(
     caller.join()
     gate.close()
     assert library.calls.count("nvmlShutdown") == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "subject"),
+    [
+        ("nvmlInit", "starting NVML"),
+        ("nvmlShutdown", "shutting NVML down"),
+        ("nvmlDeviceGetCount", "counting GPUs"),
+    ],
+)
+def test_what_it_is_at_is_seen_while_it_lasts(
+    library: Library, root: Path, function: str, subject: str
+) -> None:
+    gate = Nvml(root)
+    seen: list[str] = []
+    library.answer("nvmlDeviceGetCount", 1)
+
+    def look() -> int:
+        seen.append("" if gate.busy is None else gate.busy.subject)
+        return 1
+
+    library.answers(function, look)
+    with gate:
+        gate.count()
+    assert (seen, gate.busy) == ([subject], None)
+
+
+def test_a_library_that_hangs_while_it_is_loaded_is_seen(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Nvml(root)
+    seen: list[str] = []
+
+    def load(_path: str) -> None:
+        seen.append("" if gate.busy is None else gate.busy.subject)
+        raise OSError("truncated")
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    with pytest.raises(NvmlUnavailableError):
+        gate.open()
+    assert (seen, gate.busy) == (["loading NVML"], None)

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from apportion.errors import (
     EnforcementError,
+    NvmlDeviceError,
     NvmlUnavailableError,
     StoppingError,
 )
@@ -117,6 +118,27 @@ def test_readings_are_what_nvml_says_now(site: Site, health: Health) -> None:
     assert site.probed == []
 
 
+def test_a_note_stands_a_minute_after_it_was_read_last(site: Site, health: Health) -> None:
+    hot, cool = Vitals(thermal=True), Vitals()
+    for _ in range(6):
+        site.vitals[ONE.uuid] = hot
+        site.pass_time(health, 6)
+        site.vitals[ONE.uuid] = cool
+        site.pass_time(health, 54)
+        assert names(health) == ["thermal"]
+    assert len(site.changes) == 1
+    site.pass_time(health, 7)
+    assert names(health) == []
+
+
+def test_what_keeps_work_away_ends_when_nvml_no_longer_says_it(site: Site, health: Health) -> None:
+    site.vitals[ONE.uuid] = Vitals(remap_failed=True)
+    site.pass_time(health, 6)
+    site.vitals.clear()
+    site.pass_time(health, 6)
+    assert names(health) == []
+
+
 def test_between_two_looks_only_xids_are_asked_for(site: Site, health: Health) -> None:
     health.poll()
     site.vitals[ONE.uuid] = Vitals(thermal=True)
@@ -135,6 +157,30 @@ def test_a_gpu_that_cannot_be_read_is_lost(site: Site, health: Health) -> None:
     health.poll()
     site.pass_time(health, 6)
     assert names(health) == ["lost"]
+
+
+@pytest.mark.parametrize(("code", "name"), [(15, "lost"), (16, "unreadable")])
+def test_what_nvml_says_of_a_gpu_counts_at_once(
+    site: Site, health: Health, code: int, name: str
+) -> None:
+    site.vitals[ONE.uuid] = NvmlDeviceError("", code)
+    health.poll()
+    assert names(health) == [name]
+
+
+def test_one_reading_that_fails_is_no_fault_and_two_in_a_row_are(
+    site: Site, health: Health
+) -> None:
+    for _ in range(3):
+        site.vitals[ONE.uuid] = NvmlDeviceError("unknown error", 999)
+        site.pass_time(health, 6)
+        site.vitals.clear()
+        site.pass_time(health, 6)
+    assert (names(health), site.changes) == ([], [])
+    site.vitals[ONE.uuid] = NvmlDeviceError("unknown error", 999)
+    site.pass_time(health, 6)
+    site.pass_time(health, 6)
+    assert names(health) == ["unreadable"]
 
 
 def test_nvml_that_is_of_no_use_ends_nothing(site: Site, health: Health) -> None:
