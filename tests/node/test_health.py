@@ -238,7 +238,8 @@ def test_readings_come_and_go_without_a_trial(site: Site) -> None:
         assert "the GPU is hot" in found[_FIRST][2]
         assert found[_SECOND][1] == "UNHEALTHY"
     gpus.clear()
-    until(lambda: taints(site, _FIRST) == [] == taints(site, _SECOND))
+    # Notes stand for a minute more; tests/unit/watch has that.
+    until(lambda: taints(site, _SECOND) == [])
 
 
 def test_an_nvml_that_hangs_holds_up_no_call_and_taints_the_gpu(site: Site) -> None:

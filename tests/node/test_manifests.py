@@ -179,7 +179,7 @@ NOT_OURS = "with that spec.nodeName"
         ("", {}, "the token names no node"),
     ],
 )
-def test_what_a_plugin_may_not_create(
+def test_i14_what_a_plugin_may_not_create(
     server: ApiServer, node: str, changes: Object, words: str
 ) -> None:
     body = _slice("refused", "n1", **changes)
@@ -188,7 +188,7 @@ def test_what_a_plugin_may_not_create(
     assert words in answer["message"]
 
 
-def test_a_plugin_cannot_touch_what_is_another_node_s(server: ApiServer) -> None:
+def test_i14_a_plugin_cannot_touch_what_is_another_node_s(server: ApiServer) -> None:
     status, made = _request(server, "POST", SLICES, _slice("theirs", "n2"), _as("n2"))
     assert status == CREATED, made
     try:

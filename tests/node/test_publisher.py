@@ -103,7 +103,7 @@ def test_a_deleted_slice_is_made_again(publishing: Publishing) -> None:
     assert after["spec"]["pool"]["generation"] > before["spec"]["pool"]["generation"]
 
 
-def test_kubelets_wipe_at_its_start_is_answered(publishing: Publishing) -> None:
+def test_i25_kubelets_wipe_at_its_start_is_answered(publishing: Publishing) -> None:
     publishing.server.call("DELETE", f"{_SLICES}?fieldSelector=spec.nodeName={publishing.node}")
     until(publishing.right)
 
@@ -227,7 +227,7 @@ def test_quiet_is_quiet(proxy: Proxy, node: str) -> None:
     running.stop()
 
 
-def test_without_the_feature_gate_it_says_so_loudly_and_publishes_what_is_possible(
+def test_i2_without_the_feature_gate_it_says_so_loudly_and_publishes_what_is_possible(
     gateless_server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_node(gateless_server, "gateless")

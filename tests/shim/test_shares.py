@@ -157,7 +157,7 @@ def test_a_bad_share_beside_a_good_one_adds_nothing(container: Container) -> Non
 @pytest.mark.parametrize(
     "visible", [None, "0", "1", "0,1", "1,0", uuid(1), f"{uuid(1)},{uuid(0)}", uuid(1)[:24]]
 )
-def test_limits_follow_the_card_whatever_is_visible(
+def test_i8_limits_follow_the_card_whatever_is_visible(
     container: Container, visible: str | None
 ) -> None:
     container.share(LIMIT, gpu=uuid(0))
@@ -173,7 +173,7 @@ def test_limits_follow_the_card_whatever_is_visible(
             assert app.alloc(limit) == OK
 
 
-def test_no_environment_variable_loosens_anything(container: Container) -> None:
+def test_i7_no_environment_variable_loosens_anything(container: Container) -> None:
     container.share(LIMIT, key=KEY)
     env = {
         "APPORTION_SHARES_DIR": "/tmp", "APPORTION_DISABLE": "1", "CUDA_DEVICE_MEMORY_LIMIT": "0",

@@ -46,7 +46,7 @@ def loaded(app: Client) -> str:
     return next(line for line in maps.splitlines() if "front/libcuda.so.1" in line)
 
 
-def test_old_processes_go_on_with_their_library_beside_new_ones(
+def test_i6_old_processes_go_on_with_their_library_beside_new_ones(
     container: Container, tmp_path: Path
 ) -> None:
     share = container.share(LIMIT)

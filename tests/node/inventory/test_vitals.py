@@ -114,7 +114,7 @@ def test_each_reading(
     assert there == {name: getattr(GOOD, name) for name in names} | wanted
 
 
-def test_what_a_driver_does_not_have_is_not_known(nvml: Nvml, driver: FakeDriver) -> None:
+def test_i18_what_a_driver_does_not_have_is_not_known(nvml: Nvml, driver: FakeDriver) -> None:
     for function in (
         "nvmlDeviceGetTotalEccErrors",
         "nvmlDeviceGetRetiredPagesPendingStatus",

@@ -174,7 +174,7 @@ def test_a_front_that_refuses_cumemcreate_alone_fails(
         run(trial(front), fake)
 
 
-def test_the_driver_without_a_front_fails(tmp_path: Path, fake: FakeDriver) -> None:
+def test_i3_the_driver_without_a_front_fails(tmp_path: Path, fake: FakeDriver) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):

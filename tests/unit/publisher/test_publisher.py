@@ -210,7 +210,7 @@ def _messages(caplog: pytest.LogCaptureFixture, level: str) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelname == level]
 
 
-def test_dropped_fields_are_one_loud_error_and_tried_again_on_a_timer(
+def test_i2_dropped_fields_are_one_loud_error_and_tried_again_on_a_timer(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.server.drops = True
@@ -228,7 +228,7 @@ def test_dropped_fields_are_one_loud_error_and_tried_again_on_a_timer(
     assert len(scene.told) == 2
 
 
-def test_a_gate_that_is_switched_on_is_noticed_without_a_restart(
+def test_d25_a_gate_that_is_switched_on_is_noticed_without_a_restart(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
