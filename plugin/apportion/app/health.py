@@ -38,7 +38,7 @@ from apportion.watch.store import HealthFile
 _LOG = logging.getLogger(__name__)
 
 # Reasons of events.
-UNHEALTHY, HEALTHY = "GpuUnhealthy", "GpuHealthy"
+UNHEALTHY, HEALTHY, DAMAGED = "GpuUnhealthy", "GpuHealthy", "RecordDamaged"
 
 # What stands in a claim's condition.
 _STATUS = {
@@ -113,7 +113,7 @@ class Caring:
             nvml=nvml,
             vitals=lambda uuid: vitals.read(nvml, uuid),
             probe=probe,
-            file=HealthFile(config.plugin_dir),
+            file=HealthFile(config.plugin_dir, lambda text: tell.events.on_node(DAMAGED, text)),
             boot=store.boot,
             driver=lambda: _driver_instance(config.sysfs),
             limits=Limits(float(config.health_quiet_s), float(config.nvml_timeout_s)),

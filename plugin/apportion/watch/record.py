@@ -1,7 +1,8 @@
 """What is known of the GPUs' health, as a file. Pure.
 
 Written by every version of the plugin for every other: fields are added, never renamed; unknown
-ones are passed over.
+ones are passed over. One of a later version is read as far as it can be, so that a plugin that is
+rolled back forgets no Xid.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ def load(data: bytes) -> Record:
     """Return what a file says.
 
     Raises:
-        StateError: it is damaged, or of a version whose meaning is not known here.
+        StateError: it is damaged, or of a later version that cannot be read as this one.
     """
     try:
         content = json.loads(data)
         version = content["version"]
-        if version != VERSION:
-            raise StateError(f"health record of version {version!r}; only {VERSION} is known here")
+        if type(version) is not int or version < VERSION:
+            raise StateError(f"damaged health record: {version!r} is no version")
         gpus = {GpuUuid(str(entry["uuid"])): _known(entry) for entry in content["gpus"]}
         return Record(str(content["boot"]), str(content["driver"]), gpus)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -102,7 +103,7 @@ def _condition(content: dict[str, Any]) -> Condition:
         reason = Reason.UNREADABLE
     return Condition(
         Reason(reason),
-        Level[content["level"]],
+        Level[content["level"]] if content["level"] in Level.__members__ else Level.FAULT,
         int(content["since"]),
         str(content["text"]),
         int(content["number"]),

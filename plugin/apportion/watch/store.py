@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from apportion import files
@@ -16,10 +17,15 @@ _DAMAGED = ".damaged"
 
 
 class HealthFile:
-    """One file, replaced whole; two plugins that overlap in a rolling update share it."""
+    """One file, replaced whole; two plugins that overlap in a rolling update share it.
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / record.FILE
+    Args:
+        folder: where it lies.
+        on_damage: told of one that cannot be understood: what happened, and where it is now.
+    """
+
+    def __init__(self, folder: Path, on_damage: Callable[[str], None] = lambda _text: None) -> None:
+        self.path, self._on_damage = folder / record.FILE, on_damage
         self._written = b""
         self._seen: tuple[int, int] | None = None
 
@@ -40,7 +46,9 @@ class HealthFile:
             return record.load(data)
         except StateError as error:
             aside = self.path.with_name(self.path.name + _DAMAGED)
-            _LOG.error("%s; kept as %s, and begun anew", error, aside)
+            text = f"{error}; kept as {aside}, and begun anew: Xids of the past are forgotten"
+            _LOG.error("%s", text)
+            self._on_damage(text)
             self._put_aside(aside)
             return None
 

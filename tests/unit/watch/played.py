@@ -43,6 +43,7 @@ class Site:
         self.probed: list[GpuUuid] = []
         self.changes: list[Change] = []
         self.written: list[dict[GpuUuid, Known]] = []
+        self.damage: list[str] = []
         self.counted: list[tuple[GpuUuid, int]] = []
 
     def note(self, changes: Sequence[Change]) -> None:
@@ -56,7 +57,7 @@ class Site:
             nvml=self,
             vitals=self._vitals,
             probe=self._probe,
-            file=HealthFile(self.folder),
+            file=HealthFile(self.folder, self.damage.append),
             boot=self.boot,
             driver=lambda: self.instance,
             limits=Limits(QUIET_S, HANG_S),

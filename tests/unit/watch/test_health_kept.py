@@ -84,6 +84,8 @@ def test_a_damaged_file_is_put_aside(
     again = site.start()
     assert again.conditions() == {}
     assert "damaged health record" in caplog.text
+    (text,) = site.damage
+    assert "kept as" in text
     assert (site.folder / "health.json.damaged").read_bytes() == b"{"
     again.settle(BOTH)
     assert read(site.folder) is not None

@@ -70,10 +70,20 @@ def test_a_gpu_described_by_fewer_fields_keeps_its_conditions() -> None:
     assert loaded(data).gpus[UUID] == Known(None, (_XID,))
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
-def test_another_version_is_refused(version: object) -> None:
-    with pytest.raises(StateError, match="only 1 is known"):
+@pytest.mark.parametrize("version", [0, "1", None, 1.5, True])
+def test_what_is_no_version_is_damage(version: object) -> None:
+    with pytest.raises(StateError, match="no version"):
         loaded(content(version=version))
+
+
+def test_a_later_version_is_read_as_far_as_it_can_be() -> None:
+    assert loaded(content(version=2, more=1)) == _RECORD
+    data = content(version=2)
+    data["gpus"][0]["conditions"][0]["level"] = "DIRE"
+    (found,) = loaded(data).gpus[UUID].conditions
+    assert (found.number, found.level) == (79, Level.FAULT)
+    with pytest.raises(StateError, match="damaged"):
+        loaded({"version": 2, "cards": []})
 
 
 @pytest.mark.parametrize(
