@@ -7,6 +7,7 @@ is not of the shape that is asked for is an API server that is not there: tried 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,14 +17,29 @@ Object = dict[str, Any]
 Check = Callable[[str, Object], None]
 
 _META = "metadata"
+# Far more than what is read of any object; the API server takes ten thousand in a claim's opaque
+# parameters, and Python's decoder not even one.
+_LEVELS = 100
+_STEP = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]', re.DOTALL)
+
 _MOST = (1 << 63) - 1
 """Of the API's int64."""
 
 
 def decoded(what: str, data: bytes) -> Object:
-    """Return the JSON object in an answer to the call `what`. Raises KubeUnavailableError."""
+    """Return the JSON object in an answer to the call `what`, without what nests too deep to read.
+
+    There stands null: nothing that is asked for lies so deep, and whoever put it there hides no
+    object of anybody else, as a list of all claims that cannot be read would.
+
+    Raises:
+        KubeUnavailableError: it is none.
+    """
     try:
-        found = json.loads(data)
+        try:
+            found = json.loads(data)
+        except RecursionError:
+            found = json.loads(_shallow(data))
     except (ValueError, RecursionError) as error:
         raise _nonsense(what, f"no JSON: {error}") from error
     return _object(what, "it", found)
@@ -119,6 +135,25 @@ def message(data: bytes) -> str:
         return str(found.get("object", found)["message"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return data[:200].decode(errors="replace")
+
+
+def _shallow(data: bytes) -> bytes:
+    """Return JSON with null for each object and list that is deeper than _LEVELS; no recursion."""
+    kept: list[bytes] = []
+    depth = begun = 0
+    for step in _STEP.finditer(data):
+        sign = step[0]
+        if sign in b"[{":
+            depth += 1
+            if depth == _LEVELS + 1:
+                kept += data[begun : step.start()], b"null"
+        elif sign in b"]}":
+            if depth == _LEVELS + 1:
+                begun = step.end()
+            depth -= 1
+    if depth <= _LEVELS:
+        kept.append(data[begun:])
+    return b"".join(kept)
 
 
 def _named(what: str, found: Object, *fields: str) -> None:

@@ -172,3 +172,32 @@ def test_what_is_too_deep_to_send_back_is_no_answer() -> None:
 
     with pytest.raises(KubeUnavailableError):
         _kube(Deep()).update_slice(body())
+
+
+def _deep(levels: int) -> bytes:
+    """Return a claim whose opaque parameters nest so deep, as no Python encoder can write it."""
+    config = {"source": "FromClaim", "opaque": {"driver": samples.DRIVER, "parameters": "HERE"}}
+    found = {
+        "metadata": _META | {"namespace": _REF.namespace, "name": _REF.name},
+        "spec": {"text": 'a " and [ and {'},
+        "status": {"allocation": {"devices": {"results": [], "config": [config]}}},
+    }
+    nested = b'{"kind": "x", "deep": ' + b'[{"a": ' * levels + b"1" + b"}]" * levels + b"}"
+    return json.dumps(found).encode().replace(b'"HERE"', nested)
+
+
+@pytest.mark.parametrize("levels", [1, 45, 50, 60, 495, 2500])
+def test_a_claim_that_nests_deep_is_read_without_its_depths(levels: int) -> None:
+    found = _kube(Answer(data=_deep(levels))).get_claim(_REF)
+    assert found["metadata"]["name"] == _REF.name
+    assert found["spec"]["text"] == 'a " and [ and {'
+    (config,) = found["status"]["allocation"]["devices"]["config"]
+    assert config["opaque"]["parameters"]["kind"] == "x"
+    assert config["opaque"]["parameters"]["deep"][0].keys() == {"a"}
+
+
+def test_a_claim_that_nests_deep_hides_no_other() -> None:
+    other = json.dumps({"metadata": _META}).encode()
+    data = b'{"metadata": {"resourceVersion": "7"}, "items": [%b, %b, %b]}'
+    found = _kube(Answer(data=data % (other, _deep(2500), other))).list_claims()
+    assert [claim["metadata"]["name"] for claim in found] == ["n", _REF.name, "n"]
