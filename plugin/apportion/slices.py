@@ -178,7 +178,8 @@ def differs(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Difference:
 
     Only `spec` is compared, pool generation and count included: to ask whether the content is
     right whatever its generation, make `wanted` with the generation that was found. Quantities
-    are compared as numbers ("4Gi" is "4096Mi"), devices by name.
+    are compared as numbers ("4Gi" is "4096Mi"), devices by name, taints by all but their order and
+    time: two plugins of a rolling update may have seen the same thing a second apart.
     """
     paths = sorted(set(_walk("spec", wanted.get("spec"), found.get("spec"))))
     return Difference(
@@ -279,7 +280,17 @@ def _by_name(entries: Sequence[Any]) -> dict[str, Any]:
     }
 
 
+def _timeless(taints: Sequence[Any]) -> list[list[tuple[str, str]]]:
+    return sorted(
+        sorted((key, str(value)) for key, value in taint.items() if key != "timeAdded")
+        for taint in taints
+        if isinstance(taint, Mapping)
+    )
+
+
 def _same(path: str, wanted: Any, found: Any) -> bool:
+    if path.endswith(f".{TAINTS}") and isinstance(wanted, list) and isinstance(found, list):
+        return _timeless(wanted) == _timeless(found)
     if wanted == found or ".capacity." not in path:
         return bool(wanted == found)
     try:

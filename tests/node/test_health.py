@@ -365,3 +365,16 @@ def test_a_mark_that_cannot_be_read_ends_no_plugin(site: Site) -> None:
     site.ready(plugin)
     until(lambda: not mark.exists() or plugin.process.poll() is not None, 40)
     assert plugin.process.poll() is None, plugin.text()
+
+
+def test_two_plugins_of_a_rolling_update_do_not_keep_each_other_from_a_taint(site: Site) -> None:
+    first = site.start(**_NEVER)
+    site.ready(first)
+    second = site.start(**_NEVER)
+    until(lambda: second.says("registered the plugin"), 60)
+    site.host.gpus.set_xid(0, 48)
+    until(lambda: taints(site, _FIRST) != [], 60)
+    site.host.gpus.set_xid(1, 79)
+    until(lambda: taints(site, _SECOND) != [], 60)
+    assert not first.says("slices keep being changed")
+    assert not second.says("slices keep being changed")

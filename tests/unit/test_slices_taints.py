@@ -72,6 +72,18 @@ def test_taints_that_the_server_dropped_are_gated_and_other_taints_are_changed()
     assert slices.differs(wanted, later).changed == (f"spec.devices.{name}.taints",)
 
 
+def test_time_and_order_of_taints_are_no_difference() -> None:
+    other = dataclasses.replace(_TAINT, value="62")
+    later = dataclasses.replace(_TAINT, added="2026-01-31T12:00:01Z")
+    offered = slices.devices(Inventory((samples.gpu(0),)), POLICY)
+    (one,), (two,), (three,) = (
+        slices.slices(offered, POLICY, generation=7, taints={samples.gpu(0).uuid: taints})
+        for taints in ((_TAINT, other), (other, later), (other, other))
+    )
+    assert not slices.differs(one, two)
+    assert slices.differs(one, three).changed
+
+
 def test_where_taints_are_dropped_a_tainted_device_is_not_offered() -> None:
     bodies = _tainted(65, 0)
     (body,) = slices.untainted([bodies[0]])

@@ -125,6 +125,7 @@ class App:
             driver=self._config.driver_name,
             node=self._config.node_name,
             desired=self._gpus.bodies,
+            refresh=self._caring.health.absorb,
             on_published=self._on_published,
             on_error=self._metrics.publish_failed,
             on_dropped=functools.partial(self._events.on_node, "FieldsDropped"),

@@ -57,6 +57,7 @@ class Publisher:
         driver: str,
         node: str,
         desired: Desired,
+        refresh: Callable[[], None] = lambda: None,
         on_published: Callable[[bool, int], None] = lambda _complete, _devices: None,
         on_error: Callable[[], None] = lambda: None,
         on_dropped: Callable[[str], None] = lambda _text: None,
@@ -69,13 +70,15 @@ class Publisher:
             driver: name of the DRA driver.
             node: name of the node and of its pool.
             desired: what should be there.
+            refresh: called between each look and what is decided by it, so that `desired` can
+                learn what another plugin of this node knew when it wrote what was found.
             on_published: told after each good look: whether all fields are there, devices.
             on_error: told of each failed try.
             on_dropped: told each time that the API server drops fields, what to say of it.
             clock: seconds, monotonic.
         """
         self._api, self._driver, self._node = api, driver, node
-        self._desired = desired
+        self._desired, self._refresh = desired, refresh
         self._on_published, self._on_error = on_published, on_error
         self._on_dropped = on_dropped
         self._clock = clock
@@ -88,6 +91,7 @@ class Publisher:
         self._retry_dropped_at: float | None = None
         self._retry_taints_at: float | None = None
         self._rounds: deque[float] = deque(maxlen=_ROUNDS)
+        self._stood: Sequence[Body] | None = None
         self._api_trouble = log.Trouble(_LOG, "slices cannot be published")
         self._gate_trouble = log.Trouble(_LOG, "slices are incomplete")
         self._taints_trouble = log.Trouble(_LOG, "unhealthy GPUs cannot be tainted")
@@ -130,17 +134,22 @@ class Publisher:
 
     def _reconcile(self) -> float:
         found = self._api.list_slices(self._driver, self._node).items
+        self._refresh()
         now = self._clock()
         due = self._retry_dropped_at is None or now >= self._retry_dropped_at
         if self._retry_taints_at is not None and now >= self._retry_taints_at:
             self._retry_taints_at = None
+        # Before the plan: what changes in between is news once more, and never taken for a fight.
+        wanted = self._wanted(0)
         todo = self._plan(found, accept_dropped=not due)
         if todo is None:
             return _RESYNC_S
         if not todo:
+            self._stood = wanted
             self._settled(found, todo.generation, complete=due)
             return self._rest(now)
-        wait = self._throttle(now)
+        # News of our own, such as a taint, waits for nobody.
+        wait = self._throttle(now) if wanted == self._stood else 0.0
         if wait > 0:
             return wait
         if todo.create:
@@ -150,6 +159,7 @@ class Publisher:
             if todo is None:
                 return _RESYNC_S
         self._apply(todo)
+        self._stood = wanted
         # What was written is looked at once more, from the server: nothing is believed.
         return 0.0
 
@@ -247,7 +257,7 @@ class Publisher:
         return min((at - now for at in times if at is not None), default=_RESYNC_S)
 
     def _throttle(self, now: float) -> float:
-        """Return the seconds until the next round of writes is allowed."""
+        """Return the seconds until what somebody changed may be put right once more."""
         if len(self._rounds) == _ROUNDS and now - self._rounds[0] < _ROUNDS_S:
             self._fight_trouble.begin(
                 "fight",

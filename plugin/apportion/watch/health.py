@@ -146,11 +146,15 @@ class Health:
         self._take_xids()
         if self._clock() >= self._look_at and self._states.present():
             self._look_at = self._clock() + _LOOK_S
-            self._states.absorb()
+            self.absorb()
             self._read_all()
             for uuid in self._states.due(self._limits.quiet_s):
                 self._recover(uuid)
             self._states.save()
+
+    def absorb(self) -> None:
+        """Take over what another plugin of this node has noted; asks nothing of NVML."""
+        self._states.absorb()
 
     def check(self) -> None:
         """Notice a call of NVML that does not come back; asks nothing of NVML."""

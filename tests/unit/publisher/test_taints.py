@@ -39,7 +39,7 @@ class Scene:
     def __init__(self) -> None:
         self.server = Taintless()
         self.now = 1000.0
-        self.tainted = False
+        self.tainted = self.others_know = False
         self.told: list[str] = []
         self.complete: list[bool] = []
         self.publisher = Publisher(
@@ -47,10 +47,14 @@ class Scene:
             driver=DRIVER,
             node=NODE,
             desired=self._desired,
+            refresh=self._refresh,
             on_published=lambda complete, _devices: self.complete.append(complete),
             on_dropped=self.told.append,
             clock=lambda: self.now,
         )
+
+    def _refresh(self) -> None:
+        self.tainted |= self.others_know
 
     def _desired(self, generation: int) -> list[Body]:
         found = bodies(generation, 1)
@@ -114,3 +118,40 @@ def test_a_gate_that_is_switched_on_is_noticed(
     scene.settle()
     assert scene.published()[0] == ["NoSchedule"]
     assert "unhealthy GPUs cannot be tainted: all is well again" in caplog.text
+
+
+@pytest.fixture
+def kept() -> Scene:
+    found = Scene()
+    found.server.gate = True
+    found.settle()
+    return found
+
+
+def test_news_of_our_own_waits_for_no_fight(kept: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    for n in range(20):
+        kept.tainted = n % 2 == 0
+        assert kept.settle() == 300
+        assert kept.published() == [["NoSchedule"] if kept.tainted else []]
+    assert not caplog.records
+
+
+def test_a_taint_is_published_also_while_others_undo_it(kept: Scene) -> None:
+    for _ in range(20):
+        there = next(iter(kept.server.slices.values()))
+        there["spec"]["devices"][0]["attributes"] = {}
+        wait = kept.settle()
+    assert 0 < wait <= 30
+    kept.tainted = True
+    kept.settle()
+    assert kept.published() == [["NoSchedule"]]
+
+
+def test_what_another_plugin_knew_is_learned_before_its_slice_is_put_right(kept: Scene) -> None:
+    there = next(iter(kept.server.slices.values()))
+    there["spec"]["devices"][0]["taints"] = [TAINT]
+    kept.others_know = True
+    before = len(kept.server.writes())
+    assert kept.settle() == 300
+    assert kept.published() == [["NoSchedule"]]
+    assert len(kept.server.writes()) == before
