@@ -28,7 +28,7 @@ from apportion.errors import (
     KubeNotFoundError,
     KubeUnavailableError,
 )
-from apportion.kubeerrors import say
+from apportion.kubeerrors import is_of_one, say
 from apportion.model import ClaimRef
 
 _LOG = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ class _Series:
     sent: int = 0
     due: float = 0.0
     interval: float = _AGAIN_S
+    retry: Backoff = field(default_factory=Backoff)
     # Count that each Event of it had before this process, by name.
     events: dict[str, int] = field(default_factory=dict)
 
@@ -166,20 +167,27 @@ class Recorder:
                 ((series.due, series.first, key) for key, series in self._pending()),
                 key=lambda item: item[:2],
             )
+        again: list[float] = []
         for due, _first, key in waiting:
             now = self._clock()
             if due > now:
-                return due - now
+                return max(min([due, *again]) - now, 0.0)
             short = self._bucket.take()
             if short > 0:
                 return short
+            series = self._series[key]
             try:
-                self._send(key, self._series[key])
+                self._send(key, series)
             except KubeError as error:
                 say(self._trouble, error)
-                return self._backoff.next()
-            self._backoff.reset()
-        return None
+                if not is_of_one(error):
+                    return self._backoff.next()
+                series.due = now + series.retry.next()
+                again.append(series.due)
+            else:
+                self._backoff.reset()
+                series.retry.reset()
+        return max(min(again) - self._clock(), 0.0) if again else None
 
     def _note(self, key: _Key) -> None:
         now = self._now()

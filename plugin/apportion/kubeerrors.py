@@ -28,6 +28,8 @@ _BY_STATUS: Mapping[int, type[KubeError]] = {
     410: KubeExpiredError,
     429: KubeUnavailableError,
 }
+# No answer at all, or one that says that the API server has too much to do.
+_OF_ALL = (0, 408, 429, 503)
 _PLUGIN_HINTS: Mapping[type[KubeError], str] = {
     KubeForbiddenError: "; does the plugin's ServiceAccount have the rights in deploy/base?",
     KubeUnavailableError: "; tried again later",
@@ -44,6 +46,11 @@ def error_type(status: int) -> type[KubeError]:
     if known is not None:
         return known
     return KubeInvalidError if _REFUSED <= status < _FAILED else KubeUnavailableError
+
+
+def is_of_one(error: KubeError) -> bool:
+    """Return whether a failure may be of one object, so that calls about others may go well."""
+    return error.status not in _OF_ALL
 
 
 def hinted(error: KubeError) -> str:

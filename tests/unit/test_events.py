@@ -30,6 +30,7 @@ class Api:
         self.claims: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
         self.error: KubeError | None = None
+        self.once: KubeError | None = None
         self.created = threading.Event()
 
     def reserve(self, ref: ClaimRef, *users: dict[str, Any]) -> None:
@@ -38,8 +39,9 @@ class Api:
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
-        if self.error:
-            raise self.error
+        once, self.once = self.once, None
+        if once or self.error:
+            raise once or self.error or KubeError("")
 
     def get_claim(self, ref: ClaimRef) -> dict[str, Any]:
         self._called("get")
@@ -199,6 +201,21 @@ def test_while_the_api_server_is_away_things_are_counted_and_told_later(
     api.error = None
     notes.step()
     assert api.counts() == [5]
+
+
+def test_what_fails_for_one_object_holds_up_no_other(api: Api, clock: Clock) -> None:
+    notes = recorder(api, clock)
+    notes.on_claim(_REF, "First", "words")
+    clock.seconds += 1
+    notes.on_node("Second", "words")
+    api.once = KubeUnavailableError("a webhook does not answer", 500)
+    wait = notes.step()
+    assert [event["reason"] for event in api.events.values()] == ["Second"]
+    assert wait is not None
+    assert wait > 0
+    clock.seconds += wait
+    assert notes.step() is None
+    assert [event["reason"] for event in api.events.values()] == ["Second", "First"]
 
 
 @pytest.mark.parametrize(

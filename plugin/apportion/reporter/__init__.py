@@ -32,7 +32,7 @@ from apportion.errors import (
     KubeUnavailableError,
     StorageError,
 )
-from apportion.kubeerrors import say
+from apportion.kubeerrors import is_of_one, say
 from apportion.ledger.schema import Record, State
 from apportion.ledger.store import Store
 from apportion.model import ClaimRef, ClaimUid, ShareKey
@@ -128,6 +128,7 @@ class Reporter:
         self._paused_until = self._look_at
         self._bucket = Bucket(_BURST, _REFILL_S, clock)
         self._backoff = Backoff()
+        self._retries: dict[ClaimUid, Backoff] = {}
         self._trouble = log.Trouble(_LOG, "claims cannot be told of their shares")
         self._gate_trouble = log.Trouble(_LOG, "claims are not told of their shares")
 
@@ -217,6 +218,8 @@ class Reporter:
         }
         for uid in self._claims.keys() - records.keys():
             del self._claims[uid]
+        for uid in self._retries.keys() - records.keys() - self._clear.keys():
+            del self._retries[uid]
         for record in records.values():
             self._know(record)
         self._shares.limits(records.values())
@@ -253,13 +256,27 @@ class Reporter:
                 self._tell(self._claims[uid], now)
         except (KubeUnavailableError, KubeConflictError) as error:
             say(self._trouble, error)
-            return self._backoff.next()
+            if not is_of_one(error):
+                return self._backoff.next()
+            # The others go on; this one waits by itself.
+            self._put_off(uid, now)
+            return 0.0
         except KubeError as error:
             self._refused(uid, now, error)
         else:
             self._trouble.end()
+            self._retries.pop(uid, None)
         self._backoff.reset()
         return 0.0
+
+    def _put_off(self, uid: ClaimUid, now: float) -> None:
+        """Leave one claim alone for a while that doubles."""
+        until = now + self._retries.setdefault(uid, Backoff()).next()
+        if uid in self._clear:
+            self._clear[uid] = until
+        else:
+            claim = self._claims[uid]
+            claim.due = claim.not_before = until
 
     def _refused(self, uid: ClaimUid, now: float, error: KubeError) -> None:
         """Leave a claim alone for long, or all of them where it is a matter of rights."""

@@ -170,6 +170,16 @@ def test_what_was_to_be_taken_back_stays_when_the_claim_is_prepared_again(scene:
     assert scene.writes() == 1
 
 
+def test_a_claim_that_fails_holds_up_no_other(scene: Scene) -> None:
+    scene.prepare("a")
+    scene.prepare("b")
+    scene.api.errors = [KubeUnavailableError("a webhook does not answer", 500)]
+    assert [scene.reporter.step() for _ in range(2)] == [0.0, 0.0]
+    assert sorted(len(scene.api.devices(name)) for name in "ab") == [0, 1]
+    scene.rest()
+    assert [len(scene.api.devices(name)) for name in "ab"] == [1, 1]
+
+
 def test_a_claim_that_is_prepared_again_at_once_is_told_again(scene: Scene) -> None:
     wanted = scene.prepare()
     scene.rest()
