@@ -273,9 +273,11 @@ def test_linear_memory_freed_in_stream_order(container: Container) -> None:
         _, pointer = app.ask("alloc", LIMIT)
         assert app.ask("pool-free", pointer, 1) == [OK]
         assert app.ask("pool-stream-end", 1) == [OK]
+        assert app.ask("pool-sync", 0) == [OK]
         assert share.total == 0
         _, pointer = app.ask("alloc", LIMIT)
         assert app.ask("pool-free-ptsz", pointer, 0) == [OK]
+        assert app.ask("pool-sync", 0) == [OK]
         assert share.total == 0
 
 

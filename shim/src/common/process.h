@@ -14,7 +14,7 @@
 #define AP_SHARE_MAX 64u        /* shares in one container */
 #define AP_GPU_MAX 64u          /* GPUs in one container */
 #define AP_POOL_MAX 1024u       /* memory pools that exist at once */
-#define AP_DEFERRED_MAX 64u     /* allocations freed in stream order that are remembered */
+#define AP_DEFERRED_MAX 1024u   /* allocations freed in stream order that are remembered */
 #define AP_ORDINAL_MAX 64u      /* CUDA ordinals whose GPU is remembered */
 
 struct ap_share {
@@ -82,7 +82,8 @@ struct ap_pool {
 /* Linear memory that was freed in stream order; see src/cuda/deferred.h. */
 struct ap_deferred {
     struct ap_record record;
-    uint64_t stream;
+    uint64_t context, stream;   /* of the release */
+    uint64_t event;             /* that follows it in the stream */
 };
 
 /* What the graphs of a device have taken; see src/cuda/graph.h. */

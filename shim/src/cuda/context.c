@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "charge.h"
+#include "deferred.h"
 #include "device.h"
 
 typedef CUresult (*destroy_function)(CUcontext);
@@ -183,14 +184,17 @@ static CUresult destroy(destroy_function driver, CUcontext context)
     uint64_t ended = atomic_fetch_add(&process->contexts_ended, 1) * 2 + 1;
     bool known = ap_table_take(&process->contexts, number, &record);
     ap_table_retag(&process->pointers, number, ended);
+    ap_deferred_retag(process, number, ended);
     CUresult result = driver(context);
     if (result != CUDA_SUCCESS) {
         ap_table_retag(&process->pointers, ended, number);
+        ap_deferred_retag(process, ended, number);
         if (known)
             put_back(process, &record);
         return result;
     }
     ap_charge_drop_context(process, ended);
+    ap_deferred_context_ended(process, ended);
     if (known)
         ap_truth_context_ended(process, &process->gpus[record.gpu], number, record.bytes);
     return result;

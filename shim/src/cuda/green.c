@@ -6,6 +6,7 @@
  * CUcontext made of it as `context`; that CUcontext has a record too, with the primary's number. */
 #include "charge.h"
 #include "context.h"
+#include "deferred.h"
 #include "device.h"
 
 static void put(struct ap_process *process, const struct ap_record *record)
@@ -89,8 +90,10 @@ static CUresult destroy(struct ap_process *process, struct ap_primary *primary,
         put(process, record);
         return result;
     }
-    if (record->context && ap_table_take(&process->contexts, record->context, &context))
+    if (record->context && ap_table_take(&process->contexts, record->context, &context)) {
         ap_table_retag(&process->pointers, context.key, context.context);
+        ap_deferred_retag(process, context.key, context.context);
+    }
     if (!ap_primary_has_ended(process, primary, record->kind))
         ap_truth_shrunk(process, &process->gpus[record->gpu], record->bytes);
     return result;

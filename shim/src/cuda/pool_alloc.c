@@ -33,13 +33,15 @@ static void free_again(const struct request *r, CUdeviceptr pointer)
         (void)drop(pointer, r->stream);
 }
 
-static void synchronize(const struct request *r)
+/* Waits for what the stream has done already, so for nothing; false: it has not come so far, and
+ * might never without the caller. */
+static bool synchronize(const struct request *r)
 {
     const struct real_cuda *real = real_cuda();
+    CUresult (*ask)(CUstream) = r->per_thread ? real->cuStreamQuery_ptsz : real->cuStreamQuery;
     CUresult (*wait)(CUstream) =
         r->per_thread ? real->cuStreamSynchronize_ptsz : real->cuStreamSynchronize;
-    if (wait)
-        (void)wait(r->stream);
+    return ask && wait && ask(r->stream) == CUDA_SUCCESS && wait(r->stream) == CUDA_SUCCESS;
 }
 
 /* Bytes that are free in the pool, at least; asks only when the last answer will not do. */
@@ -90,9 +92,10 @@ static bool prepare(struct ap_process *process, struct ap_pool *pool, const stru
     return r->bytes <= room || squeeze(process, pool, r->bytes, ahead);
 }
 
-/* After the driver's call: the charge becomes what the pool has. */
+/* After the driver's call: the charge becomes what the pool has. *pointer becomes 0 if what was
+ * given is freed only when the stream gets there; till then the charge is what the pool has. */
 static CUresult settle(struct ap_process *process, struct ap_pool *pool, const struct request *r,
-                       uint64_t ahead, CUresult result, CUdeviceptr pointer)
+                       uint64_t ahead, CUresult result, CUdeviceptr *pointer)
 {
     uint64_t charged = atomic_load_explicit(&pool->charged, memory_order_relaxed), reserved;
     if (!ap_pool_ask(pool, AP_POOL_RESERVED, &reserved))
@@ -103,8 +106,8 @@ static CUresult settle(struct ap_process *process, struct ap_pool *pool, const s
     }
     /* Also a refusal of the driver's may leave the pool with all that it could get (measured). */
     if (result == CUDA_SUCCESS) {
-        free_again(r, pointer);
-        synchronize(r);
+        free_again(r, *pointer);
+        *pointer = synchronize(r) ? *pointer : 0;
     }
     ap_pool_trim(process, pool);
     return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
@@ -121,7 +124,7 @@ static CUresult attempt(struct ap_process *process, struct ap_pool *pool, const 
     ap_gpu_move_begins(pool->gpu);
     CUresult driver = drive(r, given);
     *ours = driver == CUDA_SUCCESS;
-    CUresult result = settle(process, pool, r, ahead, driver, *given);
+    CUresult result = settle(process, pool, r, ahead, driver, given);
     ap_gpu_move_ends(pool->gpu);
     return result;
 }

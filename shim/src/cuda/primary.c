@@ -1,6 +1,7 @@
 /* Each device's primary context: the driver counts its users, and makes and ends it. */
 #include "charge.h"
 #include "context.h"
+#include "deferred.h"
 #include "device.h"
 
 #define AT_ONCE 32
@@ -87,8 +88,10 @@ static void drop_greens(struct ap_process *process, uint64_t primary)
     struct ap_record greens[AT_ONCE];
     size_t count;
     while ((count = ap_table_take_context(&process->contexts, primary, greens, AT_ONCE)) > 0)
-        for (size_t i = 0; i < count; i++)
+        for (size_t i = 0; i < count; i++) {
             ap_charge_drop_context(process, greens[i].key);
+            ap_deferred_context_ended(process, greens[i].key);
+        }
 }
 
 bool ap_primary_has_ended(struct ap_process *process, struct ap_primary *primary, CUdevice device)
@@ -97,6 +100,7 @@ bool ap_primary_has_ended(struct ap_process *process, struct ap_primary *primary
     if (!gpu || is_active(device))
         return false;
     ap_charge_drop_context(process, primary->context);
+    ap_deferred_context_ended(process, primary->context);
     drop_greens(process, primary->context);
     primary->gpu = NULL;
     ap_truth_context_ended(process, gpu, primary->context, primary->cost);

@@ -6,8 +6,10 @@
 
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 struct cu_event {
+	struct cu_wait wait; /* of the stream, when it was recorded */
 	struct timespec at;
 };
 
@@ -96,6 +98,8 @@ static CUresult settle(const char *function, CUstream stream)
 		rc = cu_waiting(stream);
 	if (rc)
 		return rc;
+	while (stream > (CUstream)2 && cu_still(stream->wait))
+		usleep(1000);
 	pthread_mutex_lock(&cu_lock);
 	cu_settle(ctx);
 	pthread_mutex_unlock(&cu_lock);
@@ -121,7 +125,10 @@ static CUresult current_only(const char *function)
 static CUresult query(const char *function, CUstream stream)
 {
 	CUresult rc = current_only(function);
-	return rc || !stream ? rc : cu_waiting(stream);
+	if (rc || !stream)
+		return rc;
+	rc = cu_waiting(stream);
+	return !rc && stream > (CUstream)2 && cu_still(stream->wait) ? CUDA_NOT_READY : rc;
 }
 
 API CUresult cuStreamQuery(CUstream stream)
@@ -159,6 +166,24 @@ API CUresult cuStreamGetDevice(CUstream stream, CUdevice *out)
 	return rc || out ? rc : CUDA_INVALID_VALUE;
 }
 
+bool cu_still(struct cu_wait wait)
+{
+	return wait.at && *wait.at < wait.value;
+}
+
+/* For values on the host only. */
+API CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value,
+				    unsigned flags)
+{
+	CUresult rc = current_only(__func__);
+	if (rc)
+		return rc;
+	if (stream <= (CUstream)2 || flags)
+		return CUDA_INVALID_VALUE;
+	stream->wait = (struct cu_wait){(const volatile uint32_t *)(uintptr_t)address, value};
+	return CUDA_SUCCESS;
+}
+
 API CUresult cuEventCreate(CUevent *out, unsigned flags)
 {
 	(void)flags;
@@ -192,33 +217,34 @@ API CUresult cuEventDestroy_v2(CUevent event)
 	return destroy_event(__func__, event);
 }
 
-static CUresult record(const char *function, CUevent event)
+static CUresult record(const char *function, CUevent event, CUstream stream)
 {
 	CUresult rc = current_only(function);
 	if (rc)
 		return rc;
 	if (!event)
 		return CUDA_INVALID_HANDLE;
+	event->wait = stream > (CUstream)2 ? stream->wait : (struct cu_wait){0};
 	clock_gettime(CLOCK_MONOTONIC, &event->at);
 	return CUDA_SUCCESS;
 }
 
 API CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-	(void)stream;
-	return record(__func__, event);
+	return record(__func__, event, stream);
 }
 
 API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
 {
-	(void)stream;
-	return record(__func__, event);
+	return record(__func__, event, stream);
 }
 
 API CUresult cuEventQuery(CUevent event)
 {
 	CUresult rc = current_only(__func__);
-	return !rc && !event ? CUDA_INVALID_HANDLE : rc;
+	if (!rc && !event)
+		return CUDA_INVALID_HANDLE;
+	return !rc && cu_still(event->wait) ? CUDA_NOT_READY : rc;
 }
 
 API CUresult cuEventSynchronize(CUevent event)
@@ -226,6 +252,8 @@ API CUresult cuEventSynchronize(CUevent event)
 	CUresult rc = current_only(__func__);
 	if (!rc && !event)
 		rc = CUDA_INVALID_HANDLE;
+	while (!rc && cu_still(event->wait))
+		usleep(1000);
 	return rc ? rc : settle(__func__, NULL);
 }
 

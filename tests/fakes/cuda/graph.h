@@ -29,12 +29,22 @@ struct cu_graph {
 	unsigned execs;
 };
 
+/* What a stream waits for: a value on the host, or more. NULL: nothing. */
+struct cu_wait {
+	const volatile uint32_t *at;
+	uint32_t value;
+};
+
 struct cu_stream {
 	unsigned flags;
 	int priority;
 	CUcontext ctx;
 	struct cu_capture *capture;
+	struct cu_wait wait;
 };
+
+/* Whether it is not yet so. */
+bool cu_still(struct cu_wait wait);
 
 /* A new stream of a context. Without the lock. */
 CUresult cu_new_stream(CUcontext ctx, CUstream *out, unsigned flags, int priority);

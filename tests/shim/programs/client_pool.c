@@ -17,6 +17,9 @@
 
 void *named[NAMED][MANY];
 
+/* What held streams wait for. */
+static volatile unsigned gate;
+
 void *cuda(const char *name)
 {
     return dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
@@ -214,6 +217,11 @@ static int simple(const char *what, unsigned long a, unsigned long b, unsigned c
     void *s = named[STREAM][b % MANY];
     if (!strcmp(what, "pool-stream"))
         return CALL(cuStreamCreate, void **, unsigned)(&named[STREAM][a % MANY], 1);
+    if (!strcmp(what, "pool-stream-hold"))
+        return CALL(cuStreamWaitValue32_v2, void *, pointer, unsigned, unsigned)(
+            named[STREAM][a % MANY], (uintptr_t)&gate, 1, 0);
+    if (!strcmp(what, "pool-stream-go"))
+        return (gate = 1) - 1;
     if (!strcmp(what, "pool-stream-end"))
         return CALL(cuStreamDestroy_v2, void *)(named[STREAM][a % MANY]);
     if (!strcmp(what, "pool-free"))
