@@ -75,6 +75,21 @@ def noticed(app: Client) -> None:
             return
 
 
+def test_what_a_launch_took_is_charged_by_who_only_synchronises(
+    container: Container, share: Share
+) -> None:
+    with container.client().start() as app:
+        assert app.ask("code-library", 100 * MIB, 1) == [OK, 1]
+        assert app.alloc(LIMIT - CONTEXT) == OK
+        assert app.ask("code-library-launch", 1) == [OK]
+        for _ in range(200_000):
+            assert app.ask("code-sync") == [OK]
+            if share.total > LIMIT:
+                break
+        assert agree(container, share) == LIMIT + 100 * MIB
+        assert app.alloc(1) == OOM
+
+
 def test_a_library_that_is_loaded_at_once_is_refused(container: Container, share: Share) -> None:
     with container.client(env={"CUDA_MODULE_LOADING": "EAGER"}).start() as app:
         assert app.ask("code-library", 100 * MIB, 1) == [OK, 1]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apportion import config
+from apportion import config, settings
 from apportion.config import Config
 from apportion.errors import ConfigError
 
@@ -24,19 +24,19 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_table_has_each_field_once_and_in_order() -> None:
-    assert [setting.name for setting in config.SETTINGS] == [
+    assert [setting.name for setting in settings.SETTINGS] == [
         field.name for field in dataclasses.fields(Config) if field.name != "ignored"
     ]
 
 
 def test_each_default_passes_its_own_check() -> None:
-    for setting in config.SETTINGS:
+    for setting in settings.SETTINGS:
         assert setting.check(getattr(Config(), setting.name)), setting.name
 
 
 def test_each_check_says_what_it_expects() -> None:
-    default = dataclasses.fields(config.Setting)[2].default
-    for setting in config.SETTINGS:
+    default = dataclasses.fields(settings.Setting)[2].default
+    for setting in settings.SETTINGS:
         assert setting.help
         assert (setting.check is default) == (setting.expect == ""), setting.name
 
@@ -118,7 +118,7 @@ def test_a_port_of_ones_own_in_the_place_of_a_services_is_refused() -> None:
 
 
 def test_no_setting_is_taken_for_a_services_variable() -> None:
-    for setting in config.SETTINGS:
+    for setting in settings.SETTINGS:
         link = rf"(.*_)?({config._SERVICE_LINK.pattern})"
         assert not re.fullmatch(link, setting.name.upper())
 
@@ -169,7 +169,7 @@ def test_health_and_metrics_need_addresses_of_their_own() -> None:
 def test_each_address_has_an_example_of_its_own() -> None:
     examples = {
         setting.name: re.findall(r"[0-9.]+:[0-9]+", setting.expect)
-        for setting in config.SETTINGS
+        for setting in settings.SETTINGS
         if setting.name.endswith("_address")
     }
     assert examples == {"health_address": ["0.0.0.0:51515"], "metrics_address": ["0.0.0.0:9400"]}
@@ -295,6 +295,6 @@ def test_help_names_each_setting_with_its_default(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         _parse("--help")
     text = capsys.readouterr().out
-    for setting in config.SETTINGS:
+    for setting in settings.SETTINGS:
         assert "--" + setting.name.replace("_", "-") in text
     assert "(default: /var/run/cdi)" in " ".join(text.split())

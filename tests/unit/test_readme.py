@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import yaml
-from apportion import config
+from apportion import config, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,7 +23,7 @@ NOT_EVENTS = {
 def _settings_table() -> str:
     defaults = {field.name: field.default for field in dataclasses.fields(config.Config)}
     rows = ["| setting | default | what it is |", "| --- | --- | --- |"]
-    for setting in config.SETTINGS:
+    for setting in settings.SETTINGS:
         default = defaults[setting.name]
         shown = "" if default == "" else f"`{default}`"
         repeated = not setting.expect or setting.expect in setting.help

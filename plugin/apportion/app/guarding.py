@@ -128,5 +128,6 @@ def _policy(config: Config) -> Policy:
         margin=Margin(
             slack=config.guard_slack_mib * quantity.MIB,
             overhead=config.guard_overhead_mib * quantity.MIB,
+            recorded=config.guard_recorded_mib * quantity.MIB,
         ),
     )

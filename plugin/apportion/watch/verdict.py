@@ -41,12 +41,15 @@ class Margin:
 
     Attributes:
         slack: for each process: what the front library may have in flight.
-        overhead: in all: what the driver takes without asking anybody, as for code at a kernel's
-            first launch. The front charges it with its next call and grants nothing more then.
+        overhead: in all, of what no ledger has: what the driver takes without asking anybody, as
+            for code at a kernel's first launch, until the front charges it.
+        recorded: in all, though the ledgers have it: the front charged it afterwards, and grants
+            nothing more until the share is below its limit again.
     """
 
     slack: int
     overhead: int
+    recorded: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,11 @@ class Group:
 
     def is_over(self, margin: Margin) -> bool:
         """Return whether they hold more than limit and margin allow."""
-        return self.memory - self.limit > max(margin.slack * len(self.holders), margin.overhead)
+        excess = self.memory - self.limit
+        most = max(margin.slack * len(self.holders), margin.overhead)
+        # By process: what a ledger says of one too much excuses none of the others.
+        hidden = min(excess, sum(map(self.unrecorded, self.holders)))
+        return hidden > most or excess > max(most, margin.recorded)
 
     def is_odd(self, margin: Margin) -> bool:
         """Return whether they hold more than the limit that the ledgers do not have either."""

@@ -1,12 +1,16 @@
 /* The driver gives memory that pools do not use back to the card when something is synchronised;
- * so must their charges, or other processes of the share would wait for them in vain. */
+ * so must their charges, or other processes of the share would wait for them in vain. And a program
+ * that only launches and waits calls nothing else that would find what the launches took. */
 #include "pool.h"
+#include "truth.h"
 
 static CUresult synchronized(CUresult result)
 {
     struct ap_process *process = ap_process();
     if (process && result == CUDA_SUCCESS)
         ap_pools_look(process);
+    if (process)
+        ap_truth_all_refresh(process, AP_TRUTH_ROUTINE_MS);
     return result;
 }
 

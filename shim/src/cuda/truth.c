@@ -140,12 +140,18 @@ void ap_truth_refresh(struct ap_process *process, struct ap_gpu *gpu, uint64_t e
     ap_unlock(&overhead->lock);
 }
 
+void ap_truth_all_refresh(struct ap_process *process, uint64_t every_ms)
+{
+    uint32_t count = atomic_load_explicit(&process->gpu_count, memory_order_acquire);
+    for (uint32_t i = 0; i < count; i++)
+        ap_truth_refresh(process, &process->gpus[i], every_ms);
+}
+
 void ap_truth_all_changed(void)
 {
     struct ap_process *process = ap_process();
-    uint32_t count = process ? atomic_load_explicit(&process->gpu_count, memory_order_acquire) : 0;
-    for (uint32_t i = 0; i < count; i++)
-        ap_truth_refresh(process, &process->gpus[i], 0);
+    if (process)
+        ap_truth_all_refresh(process, 0);
 }
 
 /* Only lowers: the driver may have taken already what is about to be charged. */

@@ -23,6 +23,9 @@
 /* Settles if that was last done this long ago, and no other thread is at it. */
 void ap_truth_refresh(struct ap_process *process, struct ap_gpu *gpu, uint64_t every_ms);
 
+/* The same on every GPU. */
+void ap_truth_all_refresh(struct ap_process *process, uint64_t every_ms);
+
 /* Settles at once, on every GPU where this process has a context. */
 void ap_truth_all_changed(void);
 

@@ -82,9 +82,13 @@ class Node:
         self.nvml = stack.enter_context(Nvml(self.config.driver_root_mount))
         self.guard = self.make_guard()
 
-    def make_guard(self, *, kill: bool = True, kill_strangers: bool = False) -> Guard:
+    def make_guard(
+        self, *, kill: bool = True, kill_strangers: bool = False, recorded: int = 4 * MIB
+    ) -> Guard:
         return Guard(
-            policy=Policy(kill, kill_strangers, Margin(slack=2 * MIB, overhead=4 * MIB)),
+            policy=Policy(
+                kill, kill_strangers, Margin(slack=2 * MIB, overhead=4 * MIB, recorded=recorded)
+            ),
             cards=lambda: [GPU],
             listing=self.nvml.processes,
             enforcer=registry.make(self.config),

@@ -117,6 +117,32 @@ def test_two_shares_of_one_container_add_up(node: Node) -> None:
     assert lives(honest)
 
 
+@pytest.mark.parametrize(("mib", "stays"), [(160, True), (600, False)])
+def test_code_that_a_launch_loads_into_a_full_share_is_borne_up_to_a_bound(
+    node: Node,
+    mib: int,
+    stays: bool,  # noqa: FBT001 - a case
+) -> None:
+    """160 MiB: what a deep stack and lazily loaded code take of a T4."""
+    (node.state / "gpus.conf").write_text(support.gpus_conf(context_mib=8))
+    node.guard = node.make_guard(recorded=512 * MIB)
+    container = node.container("lazy")
+    share = container.shares[0]
+    with container.client().start() as app:
+        assert app.ask("code-library", mib * MIB, 1) == [0, 1]
+        assert app.alloc(56 * MIB) == 0
+        assert app.ask("code-library-launch", 1) == [0]
+        while share.total <= 64 * MIB:
+            assert app.ask("code-sync") == [0]
+        assert share.total == (64 + mib) * MIB
+        node.scan(20)
+        assert (app.process.poll() is None) == stays
+        assert ("killed lazy" in node.heard.counts) != stays
+        if stays:
+            assert app.alloc(1) != 0
+            assert node.heard.events == []
+
+
 @pytest.mark.parametrize("work", ["graphics", "mps"])
 def test_hc182_whoever_draws_counts_once_and_is_held_too(node: Node, work: str) -> None:
     conf = support.gpus_conf().replace("[gpu 0]\n", f"[gpu 0]\nwork = {work}\n")

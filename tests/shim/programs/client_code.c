@@ -196,6 +196,8 @@ void code_command(const char *what, unsigned long a, unsigned long b)
         (void)CALL(cuModuleGetFunction, (void **, void *, const char *), &function, modules[a],
                    "k");
         launch(function);
+    } else if (!strcmp(what, "code-sync")) {
+        printf("%d\n", CALL(cuCtxSynchronize, (void)));
     } else if (!strncmp(what, "code-library", 12)) {
         library_command(what, a, b);
     } else if (!strncmp(what, "code-green", 10)) {

@@ -47,7 +47,9 @@ class Node:
         self.told: list[tuple[str, str, str]] = []
         self.counted: list[tuple[str, str]] = []
         self.now = 0.0
-        standard = Policy(kill=True, kill_strangers=False, margin=Margin(2 * MIB, 20 * MIB))
+        standard = Policy(
+            kill=True, kill_strangers=False, margin=Margin(2 * MIB, 20 * MIB, 40 * MIB)
+        )
         standing_in: Any = self
         self.guard = Guard(
             policy=replace(standard, **policy),

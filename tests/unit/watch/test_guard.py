@@ -109,13 +109,17 @@ def test_a_ledger_that_cannot_be_read_excuses_nothing(caplog: pytest.LogCaptureF
     assert "damaged" in caplog.text
 
 
-def test_what_the_ledger_has_is_borne_up_to_the_overhead() -> None:
+def test_what_the_ledger_has_is_borne_up_to_a_bound() -> None:
     node = Node()
     node.process(7, 115, A)
     node.charged(A, (7, 115))
     assert node.scan(3) == []
-    node.process(7, 130, A)
-    node.charged(A, (7, 130))
+    node.process(7, 140, A)
+    node.charged(A, (7, 140))
+    assert node.scan(5) == []
+    assert node.told == []
+    node.process(7, 145, A)
+    node.charged(A, (7, 145))
     assert node.scan(2) == [7]
 
 

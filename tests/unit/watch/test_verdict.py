@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 MIB = 1 << 20
 A, B, C = (ShareKey(f"claim-{n}") for n in range(3))
 LIMITS = {A: 100 * MIB, B: 50 * MIB, C: 10 * MIB}
-MARGIN = Margin(slack=2 * MIB, overhead=20 * MIB)
-STRICT = Margin(slack=2 * MIB, overhead=0)
+MARGIN = Margin(slack=2 * MIB, overhead=20 * MIB, recorded=40 * MIB)
+STRICT = Margin(slack=2 * MIB, overhead=0, recorded=0)
 
 
 def holder(
@@ -55,7 +55,11 @@ def over(
         pytest.param(103, 101, "", id="more, and on record but for the block"),
         pytest.param(120, 120, "", id="as much as the driver may take without asking"),
         pytest.param(120, 100, "odd", id="as much, and not on record"),
-        pytest.param(121, 121, "over", id="more than that"),
+        pytest.param(121, 101, "odd", id="more, of which no more is not on record"),
+        pytest.param(121, 100, "over, odd", id="more than that"),
+        pytest.param(140, 140, "", id="as much as may be charged afterwards"),
+        pytest.param(141, 141, "over", id="more than that, and on record"),
+        pytest.param(140, 500, "", id="a ledger that lies, up to that"),
         pytest.param(150, 100, "over, odd", id="much more, past the front"),
         pytest.param(150, 500, "over", id="a ledger that lies"),
         pytest.param(90, 10, "", id="past the front, and within the limit"),
@@ -65,6 +69,12 @@ def test_one_process(mib: int, charged: int, found: str) -> None:
     (group,) = groups([holder(1, mib)], {A: [(1, charged)]})
     words = (("over", group.is_over(MARGIN)), ("odd", group.is_odd(MARGIN)))
     assert ", ".join(word for word, is_so in words if is_so) == found
+
+
+def test_what_a_ledger_has_too_much_of_one_excuses_no_other() -> None:
+    (group,) = groups([holder(1, 90), holder(2, 35)], {A: [(1, 125), (2, 0)]})
+    assert group.is_over(MARGIN)
+    assert verdict.victims(group, MARGIN) == (group.holders[1],)
 
 
 def test_each_process_may_have_a_block_in_flight() -> None:
