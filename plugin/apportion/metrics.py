@@ -107,6 +107,11 @@ class Metrics:
             "Processes that the guard ended for that.",
             _LABELS,
         )
+        self._stranger_kills = self._counter(
+            "apportion_guard_stranger_kills_total",
+            "Processes without a share of a shared GPU that the guard ended.",
+            ("uuid",),
+        )
         self._xids = self._counter(
             "apportion_gpu_xids_total",
             "Xids that the driver reported, errors of programs included.",
@@ -147,6 +152,10 @@ class Metrics:
     def guard_killed(self, device: str, uuid: str, ref: ClaimRef) -> None:
         """Count a process that the guard ended."""
         self._kills.labels(device, uuid, ref.namespace, ref.name).inc()
+
+    def guard_stranger_killed(self, uuid: str) -> None:
+        """Count a process without a share that the guard ended."""
+        self._stranger_kills.labels(uuid).inc()
 
     def count_xid(self, uuid: str, xid: int) -> None:
         """Count an Xid."""

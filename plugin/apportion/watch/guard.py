@@ -127,6 +127,9 @@ class Guard:
             StorageError: the share folders cannot be read.
         """
         began = self._clock()
+        # What this reading does not find begins anew, whyever it does not.
+        before, self._suspects = self._suspects, {}
+        lately, self._strangers = self._strangers, {}
         blind = self._processes.blindness()
         if blind:
             self._blindness.begin(blind, f"{blind}; nobody who goes around a share is caught")
@@ -143,8 +146,8 @@ class Guard:
             card = self._read(uuid, allowances, place)
             if card is not None:
                 cards.append(card)
-                self._judge(card)
-        self._judge_strangers(cards)
+                self._judge(card, before.get(uuid, {}))
+        self._judge_strangers(cards, lately)
         self._ended &= {leaver for card in cards for leaver in card.leaving}
         ended = self._clock()
         told = ended if cards or not uuids else self.view.at
@@ -190,7 +193,7 @@ class Guard:
         elif not self._processes.is_own(seen):
             card.strangers.append((seen, memory))
 
-    def _judge(self, card: _Card) -> None:
+    def _judge(self, card: _Card, before: Mapping[Keys, bool]) -> None:
         """Act on the sets of shares that are over their limits for the second time."""
         charges: dict[ShareKey, tuple[Charge, ...]] = {}
         found = verdict.groups(card.holders, card.limits, charges)
@@ -202,7 +205,6 @@ class Guard:
             found = verdict.groups(card.holders, card.limits, charges)
         margin = self._policy.margin
         suspects = [group for group in found if group.is_over(margin) or group.is_odd(margin)]
-        before = self._suspects.get(card.uuid, {})
         now = {group.keys: group.is_over(margin) for group in suspects}
         self._suspects[card.uuid] = now
         self._reported -= {
@@ -248,17 +250,19 @@ class Guard:
             self._report.unkillable(seen.pid, str(error))
             return False
 
-    def _judge_strangers(self, cards: list[_Card]) -> None:
+    def _judge_strangers(self, cards: list[_Card], lately: Mapping[_Stranger, int]) -> None:
         """Report, once, who holds memory without a share for the second time."""
         rounds: dict[_Stranger, int] = {}
         for card in cards:
             for seen, memory in card.strangers:
                 who = (card.uuid, seen.pid, seen.start)
-                rounds[who] = self._strangers.get(who, 0) + 1
+                rounds[who] = lately.get(who, 0) + 1
                 if rounds[who] == _TWICE:
                     self._report.stranger(card.uuid, seen.pid, seen.name, seen.pod, memory)
-                if rounds[who] >= _TWICE and self._may_end(card, seen):
-                    self._end(seen)
+                if rounds[who] >= _TWICE and self._may_end(card, seen) and self._end(seen):
+                    self._ended.add((seen.pid, seen.start))
+                    card.leaving.add((seen.pid, seen.start))
+                    self._report.stranger_killed(card.uuid, seen.pid, seen.name, seen.pod, memory)
         self._strangers = rounds
 
     def _may_end(self, card: _Card, seen: Seen) -> bool:

@@ -17,6 +17,7 @@ BLIND = "GuardBlind"
 EXCEEDED = "ShareExceeded"
 KILLED = "ShareProcessKilled"
 STRANGER = "ProcessWithoutShare"
+STRANGER_KILLED = "ProcessWithoutShareKilled"
 
 
 class Events(Protocol):
@@ -37,6 +38,9 @@ class Counts(Protocol):
 
     def guard_killed(self, device: str, uuid: str, ref: ClaimRef) -> None:
         """Count a process that was ended for it."""
+
+    def guard_stranger_killed(self, uuid: str) -> None:
+        """Count a process without a share that was ended."""
 
 
 class _Owner(NamedTuple):
@@ -142,6 +146,21 @@ class Report:
             f"Process {pid} ({name!r}) {where} holds {quantity.mib(memory)} of GPU {uuid} and has "
             "no share of it; the shares of the GPU may find that much less.",
             warning=pod is not None,
+        )
+
+    def stranger_killed(
+        self, uuid: GpuUuid, pid: int, name: str, pod: str | None, memory: int
+    ) -> None:
+        """A process without a share was ended, as the setting guard_strangers says."""
+        _LOG.warning(
+            "killed a process without a share that held memory of a shared GPU",
+            extra={"uuid": uuid, "pid": pid, "program": name, "pod_uid": pod, "bytes": memory},
+        )
+        self._counts.guard_stranger_killed(uuid)
+        self._events.on_node(
+            STRANGER_KILLED,
+            f"Killed process {pid} ({name!r}) in the pod with UID {pod}: it held "
+            f"{quantity.mib(memory)} of GPU {uuid} and had no share of it.",
         )
 
     def _tell(self, owners: list[_Owner], reason: str, message: str) -> None:

@@ -57,6 +57,9 @@ class Heard:
     def guard_found(self, _device: str, _uuid: str, ref: ClaimRef) -> None:
         self.counts.append(f"found {ref.name}")
 
+    def guard_stranger_killed(self, _uuid: str) -> None:
+        self.counts.append("killed a stranger")
+
     def guard_killed(self, _device: str, _uuid: str, ref: ClaimRef) -> None:
         self.counts.append(f"killed {ref.name}")
 

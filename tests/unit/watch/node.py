@@ -41,7 +41,7 @@ class Node:
         self.stubborn = False
         self.unkillable: set[int] = set()
         self.killed: list[int] = []
-        self.limits = {A: (GPU, 100), B: (GPU, 50)}
+        self.limits: Any = {A: (GPU, 100), B: (GPU, 50)}
         self.ledger: dict[ShareKey, tuple[Charge, ...] | Exception] = {}
         self.pods: dict[str, frozenset[ShareKey] | None] = {}
         self.told: list[tuple[str, str, str]] = []
@@ -97,6 +97,8 @@ class Node:
         return tuple(listed)
 
     def allowances(self) -> tuple[Allowance, ...]:
+        if isinstance(self.limits, Exception):
+            raise self.limits
         return tuple(
             Allowance(key, uuid, Capacity(10, mib * MIB))
             for key, (uuid, mib) in self.limits.items()
@@ -161,6 +163,9 @@ class Node:
 
     def guard_killed(self, device: str, uuid: str, ref: ClaimRef) -> None:
         self.counted.append((f"killed {device} {uuid}", ref.name))
+
+    def guard_stranger_killed(self, uuid: str) -> None:
+        self.counted.append(("killed a stranger", uuid))
 
     def heard(self) -> list[tuple[str, str]]:
         return [(whom, reason) for whom, reason, _message in self.told]

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 
 import pytest
-from apportion.errors import NvmlDeviceError, NvmlUnavailableError, StateError
+from apportion.errors import NvmlDeviceError, NvmlUnavailableError, StateError, StorageError
 from apportion.model import ShareKey
 
 from tests.unit.watch.node import GPU, MIB, OTHER_GPU, A, B, Node
@@ -198,7 +198,42 @@ def test_strangers_in_pods_are_killed_if_the_setting_says_so() -> None:
     node.process(8, 20, pod="pod-of-another-plugin")
     node.processes[8] = replace(node.processes[8], privileged=True)
     assert node.scan() == []
-    assert node.scan(3) == [7]
+    node.stubborn = True
+    assert node.scan(4) == [7], "once, however long it takes to die"
+    assert node.counted == [("killed a stranger", GPU)]
+    (said,) = [text for _, reason, text in node.told if reason == "ProcessWithoutShareKilled"]
+    assert all(word in said for word in ("process 7", "program-7", "pod-9", "20MiB", GPU))
+
+
+def test_a_stranger_that_cannot_be_ended_is_not_said_to_be() -> None:
+    node = Node(kill_strangers=True)
+    node.process(7, 20, pod="pod-9")
+    node.unkillable = {7}
+    assert node.scan(3) == []
+    assert node.counted == []
+    assert node.heard() == [("node", "ProcessWithoutShare")]
+
+
+@pytest.mark.parametrize("fails", ["nvml", "blind", "shares"])
+def test_two_readings_with_one_that_fails_in_between_are_not_two_in_a_row(fails: str) -> None:
+    node = Node(kill_strangers=True)
+    node.process(7, 150, A)
+    node.process(8, 20, pod="pod-9")
+    node.scan()
+    listed, limits = node.listed[GPU], node.limits
+    if fails == "nvml":
+        node.listed[GPU] = NvmlUnavailableError("another call hangs", 10)
+        node.scan()
+    elif fails == "blind":
+        node.blind = "no hostPID"
+        node.scan()
+    else:
+        node.limits = StorageError("cannot read it")
+        with pytest.raises(StorageError):
+            node.scan()
+    node.listed[GPU], node.limits, node.blind = listed, limits, ""
+    assert node.scan() == []
+    assert node.scan() == [7, 8]
 
 
 def test_no_stranger_is_killed_whose_pod_nobody_has_told_of_yet() -> None:
