@@ -88,7 +88,10 @@ class Guarding:
         if self._on:
             self._started = self._clock()
             loops.every("guard", lambda: self._interval, self._guard.scan)
-            loops.every("reservations", lambda: _ASK_S, self._reservations.refresh)
+            stopping = loops.stopping.is_set
+            loops.every(
+                "reservations", lambda: _ASK_S, lambda: self._reservations.refresh(stopping)
+            )
             loops.every("guard-watchdog", lambda: _CHECK_S, self.check)
 
     def check(self) -> None:

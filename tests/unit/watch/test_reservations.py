@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from apportion.errors import KubeNotFoundError, KubeUnavailableError
+from apportion.errors import KubeInvalidError, KubeNotFoundError, KubeUnavailableError
 from apportion.ledger.schema import Record, State
 from apportion.model import Capacity, ClaimRef, ClaimUid, DeviceName, GpuUuid, Share, ShareKey
 from apportion.watch.reservations import Reservations
@@ -48,6 +48,7 @@ class Node:
 
     def learned(self, pod: str) -> frozenset[str] | None:
         self.reservations.of(pod)
+        self.now += 1
         self.reservations.refresh()
         return self.reservations.of(pod)
 
@@ -84,10 +85,12 @@ def test_a_claim_that_cannot_be_read_is_asked_for_again_and_keeps_its_pods() -> 
     node.learned("pod-1")
     node.pods["a"] = KubeUnavailableError("away", 0)
     node.reservations.of("new")
+    node.now += 1
     with pytest.raises(KubeUnavailableError):
         node.reservations.refresh()
     assert node.reservations.of("pod-1") == frozenset({"a-0", "b-0"})
     node.pods["a"] = ["new"]
+    node.now += 31
     node.reservations.refresh()
     assert node.reservations.of("new") == frozenset({"a-0"})
 
@@ -113,3 +116,58 @@ def test_shares_that_are_no_longer_on_record_are_forgotten() -> None:
     node.records = [node.record("a")]
     node.learned("new")
     assert node.learned("pod-2") == frozenset()
+
+
+def test_an_api_server_that_is_away_is_asked_once_and_less_and_less_often() -> None:
+    node = Node()
+    node.pods = dict.fromkeys("ab", KubeUnavailableError("away", 0))
+    node.reservations.of("pod-1")
+    for _ in range(100):
+        node.now += 1
+        try:
+            node.reservations.refresh()
+        except KubeUnavailableError:
+            continue
+    assert set(node.asked) == {"a"}
+    assert 2 < len(node.asked) < 20
+
+
+def test_after_many_calls_there_is_a_pause() -> None:
+    node = Node()
+    node.pods = {str(n): [] for n in range(100)}
+    node.records = [node.record(name) for name in node.pods]
+    node.learned("stranger")
+    for n in range(9):
+        node.learned(f"stranger-{n}")
+    assert len(node.asked) == 100
+    node.learned("stranger-9")
+    assert len(node.asked) == 200
+
+
+def test_nothing_is_asked_or_learned_once_the_plugin_stops() -> None:
+    node = Node()
+    node.reservations.of("pod-1")
+    node.reservations.refresh(lambda: len(node.asked) == 1)
+    assert node.asked == ["a"]
+    assert node.reservations.of("pod-1") is None
+
+
+@pytest.mark.parametrize("error", [KubeUnavailableError("away", 0), KubeInvalidError("odd", 422)])
+def test_part_of_an_answer_is_not_a_pods_whole_truth(error: Exception) -> None:
+    node = Node()
+    node.pods["b"] = error
+    node.reservations.of("pod-1")
+    with pytest.raises(type(error)):
+        node.reservations.refresh()
+    assert node.reservations.of("pod-1") is None
+    node.pods["b"] = ["pod-1"]
+    node.now += 30
+    assert node.learned("pod-1") == frozenset({"a-0", "b-0"})
+
+
+def test_a_claim_that_is_prepared_later_is_learned_of() -> None:
+    node = Node()
+    node.records = [node.record("a")]
+    assert node.learned("pod-1") == frozenset({"a-0"})
+    node.records = [node.record("a"), node.record("b")]
+    assert node.learned("pod-1") == frozenset({"a-0", "b-0"})
