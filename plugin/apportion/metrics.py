@@ -97,21 +97,7 @@ class Metrics:
             "Failed tries to publish the slices of this node.",
             registry=self.registry,
         )
-        self._excesses = self._counter(
-            "apportion_guard_excesses_total",
-            "Times that a claim's processes were found to hold more of a GPU than their share.",
-            _LABELS,
-        )
-        self._kills = self._counter(
-            "apportion_guard_kills_total",
-            "Processes that the guard ended for that.",
-            _LABELS,
-        )
-        self._stranger_kills = self._counter(
-            "apportion_guard_stranger_kills_total",
-            "Processes without a share of a shared GPU that the guard ended.",
-            ("uuid",),
-        )
+        self._count_guard()
         self._xids = self._counter(
             "apportion_gpu_xids_total",
             "Xids that the driver reported, errors of programs included.",
@@ -127,6 +113,23 @@ class Metrics:
         ).labels(__version__).set(1)
         self.registry.register(_Shares(shares))
         self.registry.register(_Guard(guard))
+
+    def _count_guard(self) -> None:
+        self._excesses = self._counter(
+            "apportion_guard_excesses_total",
+            "Times that a claim's processes were found to hold more of a GPU than their share.",
+            _LABELS,
+        )
+        self._kills = self._counter(
+            "apportion_guard_kills_total",
+            "Processes that the guard ended for that.",
+            _LABELS,
+        )
+        self._stranger_kills = self._counter(
+            "apportion_guard_stranger_kills_total",
+            "Processes without a share of a shared GPU that the guard ended.",
+            ("uuid",),
+        )
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> prometheus_client.Counter:
         return prometheus_client.Counter(name, text, labels, registry=self.registry)

@@ -10,7 +10,7 @@ from typing import Any
 from apportion.backoff import Backoff
 from apportion.errors import ApportionError, KubeNotFoundError, KubeUnavailableError
 from apportion.ledger.schema import Record
-from apportion.model import ClaimRef, ShareKey
+from apportion.model import ClaimRef, ClaimUid, ShareKey
 
 _AGAIN_S = 60.0
 # For each claim asked for: ten calls a second, on average.
@@ -41,7 +41,7 @@ class Reservations:
         self._known: dict[str, frozenset[ShareKey]] = {}
         self._asked: set[str] = set()
         self._unknown: dict[str, float] = {}
-        self._claims: set[str] = set()
+        self._claims: set[ClaimUid] = set()
         self._backoff = Backoff(1.0)
         self._due = clock()
 
