@@ -15,6 +15,7 @@ from tests.lab.walk import Walk
 
 DRIVER = "apportion.gpu"
 MIB = 1 << 20
+CONTEXT = 100  # MiB, a T4's of the simulated driver
 # A setting of a share that no version of the driver knows.
 UNKNOWN = """
     config:
@@ -66,14 +67,16 @@ def test_the_use_of_all_shares_is_seen_from_a_desk_and_nothing_stays(walk: Walk)
     for name, mib in (("one", 512), ("two", 256)):
         start(walk, name)
         hold(walk, name, mib)
-    walk.until("use", lambda: used(walk), {"one": 512 * MIB, "two": 256 * MIB})
+    walk.until(
+        "use", lambda: used(walk), {"one": (512 + CONTEXT) * MIB, "two": (256 + CONTEXT) * MIB}
+    )
     for name, share in shares(walk).items():
         assert share["memoryLimitBytes"] == 1024 * MIB
         assert share["memoryPeakBytes"] == share["memoryUsedBytes"]
         assert (share["processes"], share["refused"], share["pods"]) == (1, 0, [name])
         assert 0 <= share["useAgeSeconds"] < 300
     text = walk.apportion("status", "--cluster")
-    assert "512 / 1024MiB" in text
+    assert f"{512 + CONTEXT} / 1024MiB" in text
     (entry,) = told(walk, "one")
     (result,) = walk.get("resourceclaim", "one")["status"]["allocation"]["devices"]["results"]
     assert all(entry[key] == result[key] for key in ("driver", "pool", "device", "shareID"))
