@@ -166,7 +166,8 @@ void ap_truth_before_refusal(struct ap_process *process, struct ap_gpu *gpu)
 }
 
 /* Before its first context the driver must not list this process as holding more than it was
- * charged: if it does, it speaks of another process that has this PID elsewhere. */
+ * charged, but for a block or two: if it does, it speaks of another process that has this PID
+ * elsewhere. */
 static void look_first(struct ap_process *process, struct ap_gpu *gpu)
 {
     uint64_t truth, used, steps;
@@ -175,7 +176,7 @@ static void look_first(struct ap_process *process, struct ap_gpu *gpu)
         gpu->overhead.asked = true;
         (void)ap_gpu_mine(gpu, &used, &steps);
         gpu->overhead.distrusted =
-            ap_own_memory(process, gpu, &truth) == AP_OWN_TOLD && truth > used;
+            ap_own_memory(process, gpu, &truth) == AP_OWN_TOLD && truth > used + 2 * AP_BLOCK;
     }
     ap_unlock(&gpu->overhead.lock);
 }
@@ -237,7 +238,9 @@ bool ap_growth_settle(struct ap_growth *growth)
     ap_unlock(&gpu->overhead.lock);
     if (outcome == UNCHARGED || (growth->took > 0 && ap_gpu_is_over(growth->process, gpu, 0)))
         return false;
-    if (growth->told && growth->context)
+    /* What another thread did meanwhile may be in the figure. */
+    if (growth->told && growth->context && atomic_load(&gpu->moving) == 0 &&
+        atomic_load(&gpu->overhead.growing) == 0)
         learn(gpu, growth->took);
     return true;
 }
