@@ -196,6 +196,8 @@ class States:
 
     def save(self) -> None:
         """Write it down where that was not done yet; a failure is said, and tried again."""
+        # What another plugin has written since is not lost by that.
+        self.absorb()
         with self._io:
             with self._lock:
                 gpus = {u: Known(s.gpu, s.conditions) for u, s in self._states.items()}

@@ -121,3 +121,14 @@ def test_reasons_are_names_that_users_write() -> None:
         "unreadable",
         "xid",
     ]
+
+
+def test_what_one_plugin_writes_takes_nothing_of_the_other_away(site: Site) -> None:
+    first, second = site.start(), site.start()
+    first.settle(BOTH)
+    second.settle(BOTH)
+    fall_ill(site, first, 79)
+    fall_ill(site, second, 48)
+    assert names(second) == ["xid-79", "xid-48"]
+    first.absorb()
+    assert names(first) == ["xid-79", "xid-48"]
