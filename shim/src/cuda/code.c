@@ -141,7 +141,8 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule modu
         return real->cuModuleGetGlobal_v2(pointer, bytes, module, name);
     CUresult result = ap_use_begin(&use, module, name);
     if (result == CUDA_SUCCESS)
-        result = ap_use_finish(&use, real->cuModuleGetGlobal_v2(&given, &given_bytes, module, name));
+        result =
+            ap_use_finish(&use, real->cuModuleGetGlobal_v2(&given, &given_bytes, module, name));
     if (result == CUDA_SUCCESS && pointer)
         *pointer = given;
     if (result == CUDA_SUCCESS && bytes)

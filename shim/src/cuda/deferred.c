@@ -29,7 +29,8 @@ static void end_event(uint64_t event)
 {
     const struct real_cuda *real = real_cuda();
     CUevent handle = (CUevent)(uintptr_t)event;
-    (void)(real->cuEventDestroy_v2 ? real->cuEventDestroy_v2(handle) : real->cuEventDestroy(handle));
+    (void)(real->cuEventDestroy_v2 ? real->cuEventDestroy_v2(handle)
+                                   : real->cuEventDestroy(handle));
 }
 
 /* They are in order of release, so that once one of a stream is not done its later ones need
