@@ -152,13 +152,13 @@ def test_two_claims_on_one_gpu_add_up(container: Container) -> None:
 
 
 def test_what_is_over_in_one_of_two_claims_lacks_in_the_other(container: Container) -> None:
-    """A library's memory that could not be refused is charged whole, and lowers what is left."""
+    """A library that is refused too late is charged whole, and lowers what is left."""
     container.share(100 * MIB)
     container.share(60 * MIB)
     with container.client().start() as app:
         assert app.alloc(70 * MIB) == OK
         assert app.ask("code-library", 80 * MIB, 1) == [OK, 1]
-        assert app.ask("code-library-module", 1) == [OK]
+        assert app.ask("code-library-module", 1) == [OOM], "and yet it is loaded"
         assert app.info() == (0, 160 * MIB)
         assert app.alloc(BLOCK) == OOM
         assert app.ask("free-each", 1) == [OK, 1]
