@@ -119,7 +119,8 @@ static void take(struct ap_ledger *ledger, unsigned place, uint64_t bytes, uint6
     }
     *held = bytes;
     atomic_fetch_add(&board->held[place], bytes);
-    if (atomic_fetch_add(&board->truth, bytes) + bytes > LIMIT)
+    /* Signed: one that dies in the middle of a step may be taken out of it twice. */
+    if ((int64_t)(atomic_fetch_add(&board->truth, bytes) + bytes) > (int64_t)LIMIT)
         atomic_fetch_add(&board->over, 1);
 }
 
