@@ -8,7 +8,8 @@ from tests.lab.walk import Walk
 SYSTEM = "apportion-system"
 DAEMONSET = "daemonset/apportion-plugin"
 
-SHARE = """
+# To be filled in: name, and config, which is empty or what follows in `exactly` and `devices`.
+CLAIM = """
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim
 metadata: {{name: {name}}}
@@ -19,10 +20,12 @@ spec:
       exactly:
         deviceClassName: gpu-share.apportion.gpu
         capacity: {{requests: {{cores: "10", memory: 1Gi}}}}{config}
----
+"""
+
+SHARE = f"""{CLAIM}---
 apiVersion: v1
 kind: Pod
-metadata: {{name: {name}}}
+metadata: {{{{name: {{name}}}}}}
 spec:
   terminationGracePeriodSeconds: 1  # with 0 the pod's object goes before kubelet is done
   containers:
@@ -30,17 +33,23 @@ spec:
     image: python:3.11-slim-bookworm
     imagePullPolicy: IfNotPresent
     command: [sleep, infinity]
-    resources: {{claims: [{{name: gpu}}]}}
+    resources: {{{{claims: [{{{{name: gpu}}}}]}}}}
   resourceClaims:
-  - {{name: gpu, resourceClaimName: {name}}}
+  - {{{{name: gpu, resourceClaimName: {{name}}}}}}
 """
 
 
 def start(walk: Walk, name: str) -> None:
     """Run a pod with a share of 1Gi and wait until it is ready."""
-    walk.cluster.apply(SHARE.format(name=name, config=""))
+    start_from(walk, SHARE.format(name=name, config=""), name, "cudamem")
+
+
+def start_from(walk: Walk, manifest: str, name: str, *programs: str) -> None:
+    """Run the pod `name` of a manifest, wait until it is ready, and put programs into its /tmp."""
+    walk.cluster.apply(manifest)
     walk.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=100s")
-    walk.kubectl("cp", str(testbed.BUILD / "fakes/bin/cudamem"), f"{name}:/tmp/cudamem")
+    for program in programs:
+        walk.kubectl("cp", str(testbed.BUILD / "fakes/bin" / program), f"{name}:/tmp/{program}")
 
 
 def end(walk: Walk, name: str) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.support import CLAIM, SYSTEM
 from tests.fakes.fakegpu import DEFAULT_GPUS, LIBDIR, MIB
 from tests.harness import Cluster, oci
 from tests.lab import testbed
 from tests.lab.walk import Walk
 from tests.shim import support
 
-SYSTEM = "apportion-system"
 COMPAT = "/usr/local/cuda/compat"
 OVER = str(1024 * MIB + 1)
 FORGED = 8192 * MIB
@@ -29,34 +29,23 @@ FOLDERS = (
 )  # fmt: skip
 
 # The share of the claim, and what the pod's containers may add.
-POD = """
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaim
-metadata: {{name: {name}}}
-spec:
-  devices:
-    requests:
-    - name: gpu
-      exactly:
-        deviceClassName: gpu-share.apportion.gpu
-        capacity: {{requests: {{cores: "10", memory: 1Gi}}}}
----
+POD = f"""{CLAIM}---
 apiVersion: v1
 kind: Pod
-metadata: {{name: {name}}}
+metadata: {{{{name: {{name}}}}}}
 spec:
   terminationGracePeriodSeconds: 1
-  volumes: {volumes}
-  initContainers: {first}
+  volumes: {{volumes}}
+  initContainers: {{first}}
   containers:
   - name: main
-    image: {image}
+    image: {{image}}
     imagePullPolicy: IfNotPresent
     command: [/bin/sleep, infinity]
-    volumeMounts: {mounts}
-    resources: {{claims: [{{name: gpu}}]}}
+    volumeMounts: {{mounts}}
+    resources: {{{{claims: [{{{{name: gpu}}}}]}}}}
   resourceClaims:
-  - {{name: gpu, resourceClaimName: {name}}}
+  - {{{{name: gpu, resourceClaimName: {{name}}}}}}
 """
 
 pytestmark = pytest.mark.timeout(400)
@@ -136,7 +125,7 @@ def start(
 ) -> None:
     words = {"volumes": volumes, "mounts": mounts, "first": first}
     said = {key: json.dumps(value) for key, value in words.items()}
-    walk.cluster.apply(POD.format(name=name, image=f"localhost/{image_name}:1", **said))
+    walk.cluster.apply(POD.format(name=name, config="", image=f"localhost/{image_name}:1", **said))
     walk.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=100s")
 
 

@@ -12,44 +12,16 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.support import DAEMONSET, SHARE, SYSTEM, start_from
 from tests.fakes.fakegpu import MIB, FakeDriver
 from tests.harness import Cluster
 from tests.lab import testbed
 from tests.lab.walk import Walk
 
-SYSTEM = "apportion-system"
-DAEMONSET = "daemonset/apportion-plugin"
 AROUND = ("/tmp/cudamem", "--library", "/run/apportion/driver/libcuda.so.1", "alloc")
 KILLED = 137
 INTERVALS = 15
 CONTEXT = 100  # MiB, a T4's of the simulated driver
-
-SHARE = """
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaim
-metadata: {{name: {name}}}
-spec:
-  devices:
-    requests:
-    - name: gpu
-      exactly:
-        deviceClassName: gpu-share.apportion.gpu
-        capacity: {{requests: {{cores: "10", memory: 1Gi}}}}
----
-apiVersion: v1
-kind: Pod
-metadata: {{name: {name}}}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-  - name: main
-    image: python:3.11-slim-bookworm
-    imagePullPolicy: IfNotPresent
-    command: [sleep, infinity]
-    resources: {{claims: [{{name: gpu}}]}}
-  resourceClaims:
-  - {{name: gpu, resourceClaimName: {name}}}
-"""
 
 STRANGER = """
 apiVersion: v1
@@ -90,8 +62,8 @@ def walk(driver: FakeDriver) -> Iterator[Walk]:
         walk = Walk(cluster)
         walk.kubectl("apply", "-k", str(testbed.REPO / "deploy/overlays/gpu-operator"))
         roll(walk, "APPORTION_GUARD_INTERVAL_S=1")
-        start(walk, SHARE.format(name="neighbour"), "neighbour")
-        start(walk, SHARE.format(name="rogue"), "rogue")
+        start(walk, SHARE.format(name="neighbour", config=""), "neighbour")
+        start(walk, SHARE.format(name="rogue", config=""), "rogue")
         yield walk
 
 
@@ -101,10 +73,7 @@ def roll(walk: Walk, *settings: str) -> None:
 
 
 def start(walk: Walk, manifest: str, name: str) -> None:
-    walk.cluster.apply(manifest)
-    walk.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=100s")
-    for program in ("cudamem", "cudamem-static"):
-        walk.kubectl("cp", str(testbed.BUILD / "fakes/bin" / program), f"{name}:/tmp/{program}")
+    start_from(walk, manifest, name, "cudamem", "cudamem-static")
 
 
 def run(walk: Walk, pod: str, *command: str) -> subprocess.CompletedProcess[str]:
