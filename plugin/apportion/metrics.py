@@ -16,6 +16,8 @@ from apportion.errors import ConfigError
 from apportion.model import ClaimRef
 
 _LABELS = ("device", "uuid", "namespace", "claim")
+# Of counters, which never go: claims of templates have ever new names. Events and logs name them.
+_LASTING = ("device", "uuid", "namespace")
 
 # Most of a Prepare is one read of the API server and a few fsyncs; kubelet gives up at 45 s.
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
@@ -118,12 +120,12 @@ class Metrics:
         self._excesses = self._counter(
             "apportion_guard_excesses_total",
             "Times that a claim's processes were found to hold more of a GPU than their share.",
-            _LABELS,
+            _LASTING,
         )
         self._kills = self._counter(
             "apportion_guard_kills_total",
             "Processes that the guard ended for that.",
-            _LABELS,
+            _LASTING,
         )
         self._stranger_kills = self._counter(
             "apportion_guard_stranger_kills_total",
@@ -150,11 +152,11 @@ class Metrics:
 
     def guard_found(self, device: str, uuid: str, ref: ClaimRef) -> None:
         """Count a claim that went over its share of a GPU."""
-        self._excesses.labels(device, uuid, ref.namespace, ref.name).inc()
+        self._excesses.labels(device, uuid, ref.namespace).inc()
 
     def guard_killed(self, device: str, uuid: str, ref: ClaimRef) -> None:
         """Count a process that the guard ended."""
-        self._kills.labels(device, uuid, ref.namespace, ref.name).inc()
+        self._kills.labels(device, uuid, ref.namespace).inc()
 
     def guard_stranger_killed(self, uuid: str) -> None:
         """Count a process without a share that the guard ended."""

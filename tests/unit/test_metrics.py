@@ -140,12 +140,28 @@ def test_what_the_guard_saw_and_did() -> None:
     metrics.guard_killed("gpu-0", "GPU-1", ref)
     metrics.guard_killed("gpu-0", "GPU-1", ref)
     found = scrape(metrics)
-    labels = 'claim="c",device="gpu-0",namespace="default",uuid="GPU-1"'
+    labels = 'device="gpu-0",namespace="default",uuid="GPU-1"'
     assert found[f"apportion_guard_excesses_total{{{labels}}}"] == 1
     assert found[f"apportion_guard_kills_total{{{labels}}}"] == 2
     assert found["apportion_guard_sees"] == 1
     assert found["apportion_guard_scan_seconds"] == 0.25
     assert found['apportion_unattributed_bytes{uuid="GPU-1",where="host"}'] == 3
+
+
+def test_claims_that_come_and_go_make_no_new_series_of_the_guards_counters() -> None:
+    metrics = Metrics(lambda: ())
+
+    def series() -> set[str]:
+        return {name for name in scrape(metrics) if "guard" in name and "_created" not in name}
+
+    metrics.guard_found("gpu-0", "GPU-1", ClaimRef(ClaimUid("u"), "default", "c"))
+    metrics.guard_killed("gpu-0", "GPU-1", ClaimRef(ClaimUid("u"), "default", "c"))
+    before = series()
+    for number in range(20):
+        ref = ClaimRef(ClaimUid(f"u{number}"), "default", f"from-a-template-{number}")
+        metrics.guard_found("gpu-0", "GPU-1", ref)
+        metrics.guard_killed("gpu-0", "GPU-1", ref)
+    assert series() == before
 
 
 def test_a_guard_that_is_off_has_no_gauges() -> None:

@@ -70,7 +70,7 @@ def test_who_goes_around_is_killed_told_and_counted(site: Site) -> None:
         until(lambda: "apportion_share_truth_bytes{" in _metrics(port))
         assert lives(honest)
         said = _metrics(port)
-        labels = f'claim="{claim["name"]}",device="gpu-0000-3b-00-0",namespace="default"'
+        labels = 'device="gpu-0000-3b-00-0",namespace="default"'
         assert f"apportion_guard_kills_total{{{labels}" in said
         assert "apportion_guard_sees 1.0" in said
     (line,) = [one for one in plugin.text().splitlines() if "killed a process" in one]
