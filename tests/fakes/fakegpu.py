@@ -35,7 +35,7 @@ MAX_GPUS: Final = 16
 SLOTS: Final = 1024
 HEADER_SIZE: Final = 4096
 HEADER: Final = struct.Struct(f"<QIIIIII{MAX_GPUS}Q")
-SLOT: Final = struct.Struct(f"<IiQQ64s{MAX_GPUS}Q{MAX_GPUS}Q{MAX_GPUS}I104x")
+SLOT: Final = struct.Struct(f"<IiQQ64s{MAX_GPUS}Q{MAX_GPUS}Q{MAX_GPUS}I72xQ24x")
 FIRST_SLOT_BYTE: Final = (1 << 40) + 1
 
 FLOCK: Final = struct.Struct("hhllixxxx")
@@ -223,6 +223,17 @@ class FakeDriver:
         with self._change() as parser:
             parser[_section(gpu)][option] = value
 
+    def count(self, function: str) -> None:
+        """Counts the calls of a function, in whatever process, from now on."""
+        self.set_option(None, "count", function)
+        self.state_dir.joinpath("counted").write_bytes(b"")
+        self.state_dir.joinpath("counted").chmod(0o666)
+
+    @property
+    def counted(self) -> int:
+        """How often the function of `count` has been called."""
+        return self.state_dir.joinpath("counted").stat().st_size
+
     def lose(self, gpu: int) -> None:
         """The card falls off the bus: NVML answers GPU_IS_LOST for it."""
         self.set_option(gpu, "lost", "yes")
@@ -252,19 +263,29 @@ class FakeDriver:
                 slot = SLOT.unpack(
                     os.pread(file.fileno(), SLOT.size, HEADER_SIZE + index * SLOT.size)
                 )
-                if slot[0] and _is_locked(file.fileno(), FIRST_SLOT_BYTE + index):
+                if slot[0] and (
+                    is_locked(file.fileno(), FIRST_SLOT_BYTE + index)
+                    or self._lingers(int(slot[-1]))
+                ):
                     found.append(_account(slot))
         return tuple(sorted(found, key=lambda a: (a.pid_namespace, a.pid)))
 
+    def _lingers(self, died: int) -> bool:
+        """Whether a dead process's memory stays; `died` in milliseconds, 0: not noticed yet."""
+        parser = _parser()
+        parser.read(self.config)
+        stays = parser.getint("driver", "dead_ms", fallback=0)
+        return stays > 0 and (died == 0 or time.monotonic() * 1000 - died < stays)
+
     def used(self, gpu: int) -> int:
-        """Bytes in use on a card, over all live processes."""
+        """Bytes in use on a card, over all live processes, and dead ones not freed yet."""
         return sum(account.used[gpu] for account in self.accounts())
 
     def environment(self, build_dir: Path) -> dict[str, str]:
         """Variables with which a process on this machine finds this driver."""
         return {
             "FAKEGPU_DIR": str(self.state_dir),
-            "LD_LIBRARY_PATH": str(build_dir / "root" / LIBDIR),
+            "LD_LIBRARY_PATH": str(build_dir / "rootfs" / LIBDIR),
         }
 
     @contextmanager
@@ -306,7 +327,7 @@ def _add(
     parser[section][option] = ", ".join(f"{name}:{items[name]}" for name in sorted(items))
 
 
-def _is_locked(descriptor: int, byte: int) -> bool:
+def is_locked(descriptor: int, byte: int) -> bool:
     """Whether a process holds the lock on a byte, which it does for as long as it lives."""
     request = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     try:
@@ -317,7 +338,7 @@ def _is_locked(descriptor: int, byte: int) -> bool:
 
 
 def _account(slot: tuple[object, ...]) -> Account:
-    numbers = [int(str(value)) for value in slot[5:]]
+    numbers = [int(str(value)) for value in slot[5:-1]]
     name = slot[4]
     assert isinstance(name, bytes)
     return Account(

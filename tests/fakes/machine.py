@@ -71,7 +71,7 @@ class Machine:
         self.build = build_dir
         self.driver = FakeDriver(state_dir)
         self.driver.write_config()
-        self.libraries = build_dir / "root" / LIBDIR
+        self.libraries = build_dir / "rootfs" / LIBDIR
         self.environment = self.driver.environment(build_dir)
         self._processes = processes
         self.nvml = processes.enter_context(

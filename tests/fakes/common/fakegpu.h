@@ -22,11 +22,13 @@ enum {
 	FG_NAME = 64,
 	FG_HOLDERS = 32,
 	FG_FUNCTION = 64,
+	FG_CARD_SIZE = 0x220000, /* of struct fg_card, card.h */
 };
 
 #define FG_MAGIC UINT64_C(0x31555047454b4146) /* "FAKEGPU1" */
 #define FG_VERSION 1u
-#define FG_FILE_SIZE ((off_t)FG_HEADER_SIZE + (off_t)FG_SLOTS * FG_SLOT_SIZE)
+#define FG_CARDS ((off_t)FG_HEADER_SIZE + (off_t)FG_SLOTS * FG_SLOT_SIZE)
+#define FG_FILE_SIZE (FG_CARDS + (off_t)FG_MAX_GPUS * FG_CARD_SIZE) /* most of it holes */
 #define MIB (UINT64_C(1) << 20)
 
 /* ---- gpus.conf ---------------------------------------------------------------------- */
@@ -41,6 +43,7 @@ struct fg_faults {
 	unsigned hangs;
 	struct fg_fault code[FG_MAX_FAULTS];
 	struct fg_fault hang[FG_MAX_FAULTS];
+	struct fg_fault counted; /* its calls are; no name: none */
 };
 
 struct fg_gpu {
@@ -53,6 +56,7 @@ struct fg_gpu {
 	unsigned architecture; /* NVML_DEVICE_ARCH_* */
 	unsigned cc_major, cc_minor;
 	unsigned multiprocessors;
+	unsigned compute_mode; /* 0 default, 2 prohibited, 3 exclusive */
 	unsigned mig; /* 0 not supported, 1 disabled, 2 enabled */
 	unsigned xid;
 	unsigned xid_seq;
@@ -62,6 +66,9 @@ struct fg_gpu {
 	unsigned remap; /* 0 not supported (pages are retired), 1 supported */
 	unsigned remap_pending, remap_failed;
 	bool events; /* whether Xids are reported */
+	bool executes; /* kernels take time */
+	unsigned slice_us, switch_loss_percent;
+	unsigned memory_gb_s; /* 0: fills and copies take no time */
 	int numa_node; /* -1: not supported */
 	uint64_t memory, reserved, context, stream; /* bytes */
 	char uuid[FG_NAME];
@@ -73,6 +80,7 @@ struct fg_conf {
 	char version[32];
 	unsigned cuda; /* 13000 is CUDA 13.0 */
 	bool nodes_required;
+	unsigned dead_ms; /* how long the memory of a dead process stays, from when it is noticed */
 	bool raw_pids; /* NVML lists each process by the PID of its own namespace, to all */
 	char device_dir[128];
 	struct fg_faults faults;
@@ -117,7 +125,8 @@ struct fg_slot {
 	/* Not 0: no process, but one piece of memory that several hold (object.c). */
 	uint64_t object;
 	uint16_t holders[FG_HOLDERS]; /* their slots, from 1; the first is who NVML says has it */
-	uint8_t padding[FG_SLOT_SIZE - 32 - 2 * FG_HOLDERS - FG_NAME - 20 * FG_MAX_GPUS];
+	uint64_t died; /* milliseconds, CLOCK_MONOTONIC; 0: alive, or nobody has noticed */
+	uint8_t padding[FG_SLOT_SIZE - 40 - 2 * FG_HOLDERS - FG_NAME - 20 * FG_MAX_GPUS];
 };
 
 _Static_assert(sizeof(struct fg_slot) == FG_SLOT_SIZE, "the slot's size is part of the layout");

@@ -101,6 +101,8 @@ static bool fault_key(struct fg_faults *f, const char *key, char *value, bool *k
 	*known = true;
 	if (!strcmp(key, "fault"))
 		return faults(value, f->code, &f->codes);
+	if (!strcmp(key, "count"))
+		return copy(f->counted.function, FG_FUNCTION, value);
 	if (!strcmp(key, "hang_ms"))
 		return faults(value, f->hang, &f->hangs);
 	*known = false;
@@ -124,6 +126,8 @@ static bool driver_key(struct fg_conf *c, const char *key, char *value)
 	}
 	if (!strcmp(key, "device_nodes"))
 		return flag(node_rules, value, &c->nodes_required);
+	if (!strcmp(key, "dead_ms"))
+		return number(value, &c->dead_ms);
 	if (!strcmp(key, "raw_pids"))
 		return flag(switches, value, &c->raw_pids);
 	return !strcmp(key, "device_dir") && copy(c->device_dir, sizeof c->device_dir, value);
@@ -166,8 +170,12 @@ static bool plain_number_key(struct fg_gpu *g, const char *key, const char *valu
 		{"recovery_action", &g->recovery_action},
 		{"clock_reasons", &g->clock_reasons},
 		{"remap", &g->remap},
+		{"compute_mode", &g->compute_mode},
 		{"remap_pending", &g->remap_pending},
 		{"remap_failed", &g->remap_failed},
+		{"slice_us", &g->slice_us},
+		{"switch_loss_percent", &g->switch_loss_percent},
+		{"memory_gb_s", &g->memory_gb_s},
 	};
 	*known = true;
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -214,6 +222,8 @@ static bool gpu_key(struct fg_gpu *g, const char *key, char *value)
 		return numa(g, value);
 	if (!strcmp(key, "events"))
 		return flag(switches, value, &g->events);
+	if (!strcmp(key, "executes"))
+		return flag(switches, value, &g->executes);
 	return !strcmp(key, "lost") && flag(switches, value, &g->lost);
 }
 
@@ -223,7 +233,8 @@ static void defaults(struct fg_gpu *g, unsigned key)
 	*g = (struct fg_gpu){.present = true, .key = key, .minor = key, .bus = 0x3b + key,
 			     .brand = 2, .architecture = 6, .cc_major = 7, .cc_minor = 5,
 			     .multiprocessors = 40, .temperature = 38, .power_mw = 9420,
-			     .power_limit_mw = 70000, .events = true, .numa_node = -1, .memory = 15360 * MIB,
+			     .power_limit_mw = 70000, .events = true, .slice_us = 2000,
+			     .switch_loss_percent = 9, .numa_node = -1, .memory = 15360 * MIB,
 			     .reserved = 443 * MIB, .context = 100 * MIB, .name = "Tesla T4"};
 }
 
@@ -272,9 +283,12 @@ static bool line(struct fg_conf *c, char *text, enum section *in, struct fg_gpu 
 
 static bool complete(const struct fg_conf *c)
 {
-	for (unsigned i = 0; i < FG_MAX_GPUS; i++)
-		if (c->gpu[i].present && (!*c->gpu[i].uuid || c->gpu[i].reserved > c->gpu[i].memory))
+	for (unsigned i = 0; i < FG_MAX_GPUS; i++) {
+		const struct fg_gpu *g = &c->gpu[i];
+		if (g->present && (!*g->uuid || g->reserved > g->memory || !g->slice_us ||
+				   g->switch_loss_percent > 99))
 			return false;
+	}
 	return true;
 }
 
@@ -298,7 +312,7 @@ bool fg_ini_read(const char *path, struct fg_conf *conf)
 	}
 	fclose(file);
 	if (ok && !complete(conf)) {
-		fprintf(stderr, "fakegpu: %s: a card without uuid or with too much reserved\n", path);
+		fprintf(stderr, "fakegpu: %s: a card without uuid, with too much reserved, or without slices\n", path);
 		ok = false;
 	}
 	return ok;

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define WHOLE FG_WHOLE_BYTE
@@ -99,12 +100,27 @@ static struct shared *map(int fd)
 	return NULL;
 }
 
+/* As the real driver, which frees a process's memory after its mappings are gone. */
+static bool lingers(struct fg_slot *slot)
+{
+	const struct fg_conf *conf = fg_conf_get();
+	struct timespec t;
+	if (slot->object || !conf || !conf->dead_ms)
+		return false;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	uint64_t now = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+	if (!slot->died)
+		slot->died = now;
+	return now - slot->died < conf->dead_ms;
+}
+
 void fg_sweep(int fd, struct shared *s)
 {
 	for (unsigned i = 0; i < s->header.high_water; i++)
-		if (s->slot[i].used && !is_locked(fd, i)) {
+		if (s->slot[i].used && !is_locked(fd, i) && !lingers(&s->slot[i])) {
 			memset(&s->slot[i], 0, sizeof s->slot[i]);
 			fg_object_forget(s, i);
+			fg_queues_forget(s, i);
 		}
 }
 

@@ -1,5 +1,6 @@
 /* cuDeviceGetAttribute: a T4's values where the card's configuration has none. */
 #include "cuda.h"
+#include "mps.h"
 
 enum { LAST_ATTRIBUTE = 150 };
 
@@ -44,9 +45,14 @@ static const struct {
 
 static CUresult of_card(const struct fg_gpu *gpu, int attribute, int *value)
 {
+	unsigned percent;
+	bool mps = cu_mps(&percent);
 	switch (attribute) {
 	case 16:
-		*value = (int)gpu->multiprocessors;
+		*value = (int)((gpu->multiprocessors * percent + 99) / 100);
+		return CUDA_SUCCESS;
+	case 133:
+		*value = mps;
 		return CUDA_SUCCESS;
 	case 33:
 		*value = (int)gpu->bus;

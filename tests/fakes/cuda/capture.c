@@ -13,20 +13,16 @@ struct cu_capture {
 	int mode;
 	pthread_t thread;
 	bool spoilt;
+	CUstream streams;
 	struct cu_capture *next;
 };
 
 static struct cu_capture *captures;
 static __thread int thread_mode = MODE_GLOBAL;
 
-static bool is_stream(CUstream stream)
-{
-	return (uintptr_t)stream > 2;
-}
-
 CUgraph cu_captured(CUstream stream, CUresult *rc)
 {
-	struct cu_capture *c = is_stream(stream) ? stream->capture : NULL;
+	struct cu_capture *c = cu_is_stream(stream) ? stream->capture : NULL;
 	*rc = c && c->spoilt ? CUDA_INVALIDATED : CUDA_SUCCESS;
 	return c ? c->graph : NULL;
 }
@@ -70,12 +66,42 @@ CUresult cu_waiting(CUstream stream)
 	CUresult rc = CUDA_SUCCESS;
 	pthread_mutex_lock(&cu_lock);
 	for (struct cu_capture *c = captures; c; c = c->next)
-		if (!stream || (is_stream(stream) && stream->capture == c)) {
+		if (!stream || (cu_is_stream(stream) && stream->capture == c)) {
 			c->spoilt = true;
 			rc = CUDA_UNSUPPORTED;
 		}
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
+}
+
+/* With the lock held. */
+static void join(CUstream stream, struct cu_capture *c)
+{
+	stream->capture = c;
+	stream->captured_next = c->streams;
+	c->streams = stream;
+}
+
+struct cu_capture *cu_capture_of(CUstream stream)
+{
+	return cu_is_stream(stream) ? stream->capture : NULL;
+}
+
+void cu_capture_spoil(struct cu_capture *capture)
+{
+	for (struct cu_capture *c = captures; c; c = c->next)
+		c->spoilt = c->spoilt || c == capture;
+}
+
+void cu_capture_join(CUstream stream, struct cu_capture *capture)
+{
+	pthread_mutex_lock(&cu_lock);
+	const struct cu_capture *c = captures;
+	while (c && c != capture)
+		c = c->next;
+	if (c && cu_is_stream(stream) && !stream->capture)
+		join(stream, capture);
+	pthread_mutex_unlock(&cu_lock);
 }
 
 static CUresult begin(const char *function, CUstream stream, CUgraph graph, int mode)
@@ -84,7 +110,7 @@ static CUresult begin(const char *function, CUstream stream, CUgraph graph, int 
 	CUresult rc = cu_current(function, &ctx);
 	if (rc)
 		return rc;
-	if (!is_stream(stream) || mode < MODE_GLOBAL || mode > MODE_RELAXED)
+	if (!cu_is_stream(stream) || mode < MODE_GLOBAL || mode > MODE_RELAXED)
 		return CUDA_UNSUPPORTED;
 	struct cu_capture *c = calloc(1, sizeof *c);
 	if (c && !graph)
@@ -97,7 +123,7 @@ static CUresult begin(const char *function, CUstream stream, CUgraph graph, int 
 	*c = (struct cu_capture){.graph = graph, .mode = mode, .thread = pthread_self(),
 				 .next = captures};
 	captures = c;
-	stream->capture = c;
+	join(stream, c);
 	pthread_mutex_unlock(&cu_lock);
 	return CUDA_SUCCESS;
 }
@@ -143,14 +169,15 @@ static CUresult end(const char *function, CUstream stream, CUgraph *out)
 	CUresult rc = cu_current(function, &ctx);
 	if (rc)
 		return rc;
-	if (!is_stream(stream) || !out || !stream->capture)
+	if (!cu_is_stream(stream) || !out || !stream->capture)
 		return CUDA_INVALID_VALUE;
 	pthread_mutex_lock(&cu_lock);
 	struct cu_capture *c = stream->capture, **link = &captures;
 	while (*link != c)
 		link = &(*link)->next;
 	*link = c->next;
-	stream->capture = NULL;
+	for (CUstream s = c->streams; s; s = s->captured_next)
+		s->capture = NULL;
 	*out = c->spoilt ? NULL : c->graph;
 	rc = c->spoilt ? CUDA_INVALIDATED : CUDA_SUCCESS;
 	free(c);
@@ -176,7 +203,7 @@ static CUresult is_capturing(const char *function, CUstream stream, int *status)
 	if (!status)
 		return CUDA_INVALID_VALUE;
 	pthread_mutex_lock(&cu_lock);
-	const struct cu_capture *c = is_stream(stream) ? stream->capture : NULL;
+	const struct cu_capture *c = cu_is_stream(stream) ? stream->capture : NULL;
 	*status = !c ? STATUS_NONE : c->spoilt ? STATUS_SPOILT : STATUS_ACTIVE;
 	pthread_mutex_unlock(&cu_lock);
 	return CUDA_SUCCESS;

@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include "code.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,21 +16,25 @@ struct cu_image {
 struct cu_function {
 	struct cu_module *module;
 	struct cu_library *library;
+	bool spins;
 };
+
+/* Its parts, as far as they differ: `spin`, and whatever else it has. */
+enum { OTHER, SPIN, KINDS };
 
 /* Code in a context: a module, or a library as one context sees it. */
 struct cu_module {
 	struct cu_image image;
 	struct cu_ctx *ctx;
 	struct cu_library *library;
-	struct cu_function function;
+	struct cu_function function[KINDS];
 	bool paid;
 	struct cu_module *next;
 };
 
 struct cu_library {
 	struct cu_image image;
-	struct cu_function kernel;
+	struct cu_function kernel[KINDS];
 	struct cu_library *next;
 };
 
@@ -69,7 +72,8 @@ static CUresult load(struct cu_module **out, struct cu_image image, CUcontext ct
 		return rc;
 	}
 	*module = (struct cu_module){.image = image, .ctx = ctx, .library = library, .next = modules};
-	module->function.module = module;
+	module->function[OTHER] = (struct cu_function){.module = module};
+	module->function[SPIN] = (struct cu_function){.module = module, .spins = true};
 	module->paid = !image.lazy;
 	modules = module;
 	*out = module;
@@ -108,10 +112,10 @@ static CUresult in_context(struct cu_module **out, struct cu_library *library, C
 static bool known(CUfunction kernel)
 {
 	for (struct cu_module *m = modules; m; m = m->next)
-		if (kernel == &m->function)
+		if (kernel == &m->function[OTHER] || kernel == &m->function[SPIN])
 			return true;
 	for (struct cu_library *l = libraries; l; l = l->next)
-		if (kernel == &l->kernel)
+		if (kernel == &l->kernel[OTHER] || kernel == &l->kernel[SPIN])
 			return true;
 	return false;
 }
@@ -133,6 +137,22 @@ CUresult cu_code_used(CUcontext ctx, CUfunction kernel)
 	}
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
+}
+
+static unsigned kind(const char *name)
+{
+	return strcmp(name, "spin") ? OTHER : SPIN;
+}
+
+uint64_t cu_kernel_length(CUfunction kernel, void **parameters)
+{
+	pthread_mutex_lock(&cu_lock);
+	bool spins = parameters && known(kernel) && kernel->spins;
+	pthread_mutex_unlock(&cu_lock);
+	uint64_t length = 0;
+	if (spins)
+		memcpy(&length, parameters[0], sizeof length);
+	return length;
 }
 
 static CUresult load_module(const char *function, CUmodule *out, const void *data)
@@ -166,24 +186,9 @@ API CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image)
 	return load_module(__func__, out, image);
 }
 
-/* The whole file, with a zero behind it; NULL when it cannot be read. The caller frees it. */
-static char *read_file(const char *path)
-{
-	enum { MOST = 1 << 20 };
-	FILE *f = path ? fopen(path, "re") : NULL;
-	char *text = f ? calloc(1, MOST + 1) : NULL;
-	if (text && !fread(text, 1, MOST, f)) {
-		free(text);
-		text = NULL;
-	}
-	if (f)
-		fclose(f);
-	return text;
-}
-
 API CUresult cuModuleLoad(CUmodule *out, const char *path)
 {
-	char *text = read_file(path);
+	char *text = cu_read_file(path);
 	CUresult rc = text ? load_module(__func__, out, text) : CUDA_FILE_NOT_FOUND;
 	free(text);
 	return rc;
@@ -207,14 +212,14 @@ API CUresult cuModuleUnload(CUmodule module)
 	return rc;
 }
 
-CUresult cu_module_used(CUmodule module, CUfunction *function, uint64_t *bytes)
+CUresult cu_module_used(CUmodule module, const char *name, CUfunction *function, uint64_t *bytes)
 {
 	CUresult rc = CUDA_SUCCESS;
 	pthread_mutex_lock(&cu_lock);
 	if (!module->paid)
 		rc = cu_charge(module->ctx->device, module->image.bytes);
 	module->paid = module->paid || !rc;
-	*function = &module->function;
+	*function = &module->function[kind(name)];
 	*bytes = module->image.bytes;
 	pthread_mutex_unlock(&cu_lock);
 	return rc;
@@ -239,9 +244,9 @@ static CUresult load_library(const char *function, CUlibrary *out, const char *c
 	if (!library)
 		return CUDA_OUT_OF_MEMORY;
 	library->image = look_at(code);
-	library->kernel.library = library;
-	const char *loading = getenv("CUDA_MODULE_LOADING");
-	if (loading && !strcmp(loading, "EAGER") && cu_current(function, &ctx) == CUDA_SUCCESS) {
+	library->kernel[OTHER] = (struct cu_function){.library = library};
+	library->kernel[SPIN] = (struct cu_function){.library = library, .spins = true};
+	if (cu_loads_at_once() && cu_current(function, &ctx) == CUDA_SUCCESS) {
 		struct cu_module *module;
 		pthread_mutex_lock(&cu_lock);
 		rc = in_context(&module, library, ctx);
@@ -274,7 +279,7 @@ API CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *option
 {
 	(void)options, (void)values, (void)count;
 	(void)library_options, (void)library_values, (void)library_count;
-	char *text = read_file(path);
+	char *text = cu_read_file(path);
 	CUresult rc = text ? load_library(__func__, out, text) : CUDA_FILE_NOT_FOUND;
 	free(text);
 	return rc;
@@ -312,7 +317,18 @@ API CUresult cuLibraryGetKernel(CUfunction *out, CUlibrary library, const char *
 		return CUDA_INVALID_VALUE;
 	if (!library)
 		return CUDA_INVALID_HANDLE;
-	*out = &library->kernel;
+	*out = &library->kernel[kind(name)];
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuKernelGetLibrary(CUlibrary *out, CUfunction kernel)
+{
+	CUresult rc = cu_enter(__func__);
+	if (rc)
+		return rc;
+	if (!out || !kernel || !kernel->library)
+		return CUDA_INVALID_VALUE;
+	*out = kernel->library;
 	return CUDA_SUCCESS;
 }
 
@@ -342,7 +358,7 @@ API CUresult cuKernelGetFunction(CUfunction *out, CUfunction kernel)
 		return CUDA_INVALID_VALUE;
 	CUresult rc = use_library(__func__, &module, kernel->library);
 	if (!rc)
-		*out = &module->function;
+		*out = &module->function[kernel->spins ? SPIN : OTHER];
 	return rc;
 }
 

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "context.h"
 #include "code.h"
-#include "graph.h"
+#include "timeline.h"
 
 #include <stdlib.h>
 
@@ -48,6 +48,11 @@ CUresult cu_activate(CUcontext ctx)
 	CUresult rc = cu_charge(ctx->device, gpu->context);
 	if (rc)
 		return rc;
+	rc = cu_time_begin(ctx);
+	if (rc) {
+		cu_uncharge(ctx->device, gpu->context);
+		return rc;
+	}
 	ctx->active = true;
 	ctx->id = ++last_id;
 	ctx->uses = 1;
@@ -64,6 +69,7 @@ void cu_deactivate(CUcontext ctx)
 	const struct fg_gpu *gpu = &cu_device(ctx->device)->gpu;
 	if (!ctx->active)
 		return;
+	cu_time_end(ctx);
 	cu_free_all(ctx);
 	cu_code_gone(ctx);
 	cu_uncharge(ctx->device, gpu->context + ctx->extra);
@@ -333,6 +339,7 @@ static CUresult synchronize(const char *function, CUcontext given)
 	rc = cu_waiting(NULL);
 	if (rc)
 		return rc;
+	cu_time_wait(ctx, NULL);
 	pthread_mutex_lock(&cu_lock);
 	cu_settle(ctx);
 	pthread_mutex_unlock(&cu_lock);

@@ -1,7 +1,7 @@
 /* Copies and fills. Ranges are checked as the driver checks them; bytes move where the memory
  * is backed, and are left out where it has addresses only. */
 #define _GNU_SOURCE
-#include "graph.h"
+#include "timeline.h"
 
 #include <string.h>
 
@@ -60,11 +60,39 @@ CUresult cu_work(const char *function, const struct cu_work *work)
 	return rc;
 }
 
+uint64_t cu_work_time(CUdevice device, const struct cu_work *w)
+{
+	unsigned speed = cu_device(device)->gpu.memory_gb_s; /* bytes in a nanosecond */
+	if (!speed || w->to_host || w->from_host)
+		return 0;
+	return (w->width ? w->count * w->width : 2 * w->count) / speed;
+}
+
+/* After all work that the context was given. */
+static CUresult work_now(const char *function, const struct cu_work *work)
+{
+	CUcontext ctx;
+	CUresult rc = cu_current(function, &ctx);
+	if (rc)
+		return rc;
+	cu_time_wait(ctx, NULL);
+	return cu_work(function, work);
+}
+
 static CUresult submit(const char *function, CUstream stream, struct cu_work work)
 {
 	enum cu_node_type type = work.width ? CU_NODE_MEMSET : CU_NODE_MEMCPY;
-	CUresult rc;
-	return cu_capture_work(stream, type, &work, &rc) ? rc : cu_work(function, &work);
+	CUcontext ctx;
+	CUresult rc = cu_current(function, &ctx);
+	if (rc)
+		return rc;
+	work.length = cu_work_time(ctx->device, &work);
+	if (cu_capture_work(stream, type, &work, &rc))
+		return rc;
+	rc = cu_work(function, &work);
+	if (!rc && work.length)
+		cu_time_submit(ctx, stream, work.length);
+	return rc;
 }
 
 #define WORK(target, source, host_to, host_from)                                    \
@@ -75,7 +103,7 @@ static CUresult submit(const char *function, CUstream stream, struct cu_work wor
 	API CUresult name(to_type to, from_type from, size_t bytes)                        \
 	{                                                                                  \
 		struct cu_work work = WORK(to, from, to_is_host, from_is_host);            \
-		return cu_work(__func__, &work);                                           \
+		return work_now(__func__, &work);                                          \
 	}
 #define COPY_ASYNC(name, to_type, from_type, to_is_host, from_is_host)                     \
 	API CUresult name(to_type to, from_type from, size_t bytes, CUstream stream)       \
@@ -86,15 +114,19 @@ static CUresult submit(const char *function, CUstream stream, struct cu_work wor
 #define TO_DEVICE_ASYNC(name) COPY_ASYNC(name, CUdeviceptr, const void *, false, true)
 #define TO_HOST(name) COPY(name, void *, CUdeviceptr, true, false)
 #define TO_HOST_ASYNC(name) COPY_ASYNC(name, void *, CUdeviceptr, true, false)
-#define ON_DEVICE(name) COPY(name, CUdeviceptr, CUdeviceptr, false, false)
+#define ON_DEVICE(name)                                                                    \
+	API CUresult name(CUdeviceptr to, CUdeviceptr from, size_t bytes)                  \
+	{                                                                                  \
+		return submit(__func__, NULL, WORK(to, from, false, false));               \
+	}
+#define ON_DEVICE_ASYNC(name) COPY_ASYNC(name, CUdeviceptr, CUdeviceptr, false, false)
 #define FILLING                                                                     \
 	((struct cu_work){.to = (uintptr_t)to, .width = sizeof value,               \
 			  .count = count, .value = value})
 #define FILL(name, type)                                                                 \
 	API CUresult name(CUdeviceptr to, type value, size_t count)                      \
 	{                                                                                \
-		struct cu_work work = FILLING;                                           \
-		return cu_work(__func__, &work);                                         \
+		return submit(__func__, NULL, FILLING);                                  \
 	}
 #define FILL_ASYNC(name, type)                                                           \
 	API CUresult name(CUdeviceptr to, type value, size_t count, CUstream stream)     \
@@ -112,6 +144,8 @@ TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2)
 TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2_ptsz)
 ON_DEVICE(cuMemcpyDtoD_v2)
 ON_DEVICE(cuMemcpyDtoD_v2_ptds)
+ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2)
+ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2_ptsz)
 FILL(cuMemsetD8_v2, unsigned char)
 FILL(cuMemsetD8_v2_ptds, unsigned char)
 FILL(cuMemsetD32_v2, unsigned)

@@ -35,10 +35,15 @@ enum {
 	CUDA_INVALID_HANDLE = 400,
 	CUDA_NOT_FOUND = 500,
 	CUDA_NOT_READY = 600,
+	CUDA_ILLEGAL_ADDRESS = 700,
 	CUDA_CONTEXT_IS_DESTROYED = 709,
 	CUDA_NOT_SUPPORTED = 801,
+	CUDA_MPS_CONNECTION_FAILED = 805,
+	CUDA_MPS_RPC_FAILURE = 806,
+	CUDA_MPS_SERVER_NOT_READY = 807,
 	CUDA_UNSUPPORTED = 900, /* while a stream is captured */
 	CUDA_INVALIDATED = 901, /* so is the capture */
+	CUDA_CAPTURED_EVENT = 907,
 	CUDA_UNKNOWN = 999,
 };
 
@@ -89,6 +94,8 @@ struct cu_ctx {
 	uint64_t extra;          /* streams, stacks and heap, until the context ends */
 	size_t stack, heap;      /* cuCtxSetLimit */
 	bool heap_taken;
+	struct fg_queue *queue;  /* on a card that executes in time, see timeline.h */
+	struct cu_event *first, *last; /* that wait for their time, in its order */
 	struct cu_ctx *next;
 };
 

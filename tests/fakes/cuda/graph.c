@@ -1,5 +1,6 @@
 /* Graphs and their nodes, which are done in the order in which they were added. */
 #define _GNU_SOURCE
+#include "code.h"
 #include "graph.h"
 
 #include <stdlib.h>
@@ -193,6 +194,45 @@ API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNod
 {
 	(void)after, (void)edges, (void)count;
 	return add_node(__func__, out, graph, parameters);
+}
+
+/* CUDA_KERNEL_NODE_PARAMS, as far as both versions have it. */
+struct kernel_parameters {
+	CUfunction kernel;
+	unsigned gx, gy, gz, bx, by, bz, shared;
+	void **parameters;
+	void **extra;
+};
+
+static CUresult add_kernel(const char *function, CUgraphNode *out, CUgraph graph,
+			   const struct kernel_parameters *p)
+{
+	CUresult rc = cu_enter(function);
+	if (rc)
+		return rc;
+	if (!out || !graph || !p || !p->kernel)
+		return CUDA_INVALID_VALUE;
+	uint64_t length = cu_kernel_length(p->kernel, p->parameters);
+	pthread_mutex_lock(&cu_lock);
+	*out = cu_graph_add(graph, CU_NODE_KERNEL);
+	if (*out)
+		(*out)->work.length = length;
+	pthread_mutex_unlock(&cu_lock);
+	return *out ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
+}
+
+API CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
+				  size_t count, const struct kernel_parameters *parameters)
+{
+	(void)after, (void)count;
+	return add_kernel(__func__, out, graph, parameters);
+}
+
+API CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
+				     size_t count, const struct kernel_parameters *parameters)
+{
+	(void)after, (void)count;
+	return add_kernel(__func__, out, graph, parameters);
 }
 
 API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)

@@ -13,6 +13,7 @@ struct cu_work {
 	uintptr_t to, from; /* no `from`: a fill */
 	size_t width, count;
 	uint32_t value;
+	uint64_t length; /* a kernel's, in nanoseconds */
 };
 
 struct cu_node {
@@ -40,11 +41,25 @@ struct cu_stream {
 	int priority;
 	CUcontext ctx;
 	struct cu_capture *capture;
+	struct cu_stream *captured_next; /* of the same capture */
 	struct cu_wait wait;
+	uint64_t last; /* its latest work, see timeline.h */
 };
+
+static inline bool cu_is_stream(CUstream stream)
+{
+	return (uintptr_t)stream > 2;
+}
 
 /* Whether it is not yet so. */
 bool cu_still(struct cu_wait wait);
+
+/* The capture that a stream is in or NULL, and another stream that joins it, unless it is over. */
+struct cu_capture *cu_capture_of(CUstream stream);
+void cu_capture_join(CUstream stream, struct cu_capture *capture);
+
+/* Spoils it, unless it is over. With the lock held. */
+void cu_capture_spoil(struct cu_capture *capture);
 
 /* A new stream of a context. Without the lock. */
 CUresult cu_new_stream(CUcontext ctx, CUstream *out, unsigned flags, int priority);
@@ -70,6 +85,10 @@ CUresult cu_unsafe(void);
 
 /* The same for a call that waits for a stream; NULL: for all of them. */
 CUresult cu_waiting(CUstream stream);
+
+/* What fills and copies within a card take of its time, on one with `memory_gb_s`; others go past
+ * the multiprocessors. Nanoseconds. */
+uint64_t cu_work_time(CUdevice device, const struct cu_work *work);
 
 /* Does the work. Without the lock. */
 CUresult cu_work(const char *function, const struct cu_work *work);

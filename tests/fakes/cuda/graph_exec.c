@@ -1,7 +1,7 @@
 /* Executable graphs and the memory that they take: chunks, at the first upload or launch, which
  * other graphs use when it is not in use. Only a trim gives back what is not. */
 #define _GNU_SOURCE
-#include "graph.h"
+#include "timeline.h"
 
 #include <stdlib.h>
 
@@ -280,30 +280,48 @@ static CUresult run(const char *function, struct cu_exec *exec, const struct cu_
 	return rc;
 }
 
-static CUresult launch(const char *function, CUgraphExec exec)
+/* What its work takes together; false when it has no kernels and no time. */
+static bool length_of(const struct cu_graph *graph, uint64_t *sum)
+{
+	bool any = false;
+	*sum = 0;
+	for (const struct cu_node *n = graph->first; n; n = n->next)
+		if (n->type == CU_NODE_KERNEL || n->work.length) {
+			any = true;
+			*sum += n->work.length;
+		}
+	return any;
+}
+
+static CUresult launch(const char *function, CUgraphExec exec, CUstream stream)
 {
 	CUcontext ctx;
+	struct cu_work kernels = {0};
 	CUresult rc = cu_current(function, &ctx);
 	if (rc)
 		return rc;
 	if (!exec)
 		return CUDA_INVALID_VALUE;
+	bool any = length_of(&exec->nodes, &kernels.length);
+	/* A child in the stream's graph: as much as its kernels. */
+	if (any && cu_capture_work(stream, CU_NODE_KERNEL, &kernels, &rc))
+		return rc;
 	rc = ready(exec);
 	for (const struct cu_node *n = exec->nodes.first; !rc && n; n = n->next)
 		rc = run(function, exec, n, ctx);
+	if (!rc && any)
+		cu_time_submit(ctx, stream, kernels.length);
 	return rc;
 }
 
 API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
-	(void)stream;
-	return launch(__func__, exec);
+	return launch(__func__, exec, stream);
 }
 
 API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 {
-	(void)stream;
-	return launch(__func__, exec);
+	return launch(__func__, exec, stream);
 }
 
 static CUresult upload(const char *function, CUgraphExec exec)

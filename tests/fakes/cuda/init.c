@@ -1,6 +1,7 @@
 /* cuInit, the devices and what they are. */
 #define _GNU_SOURCE
 #include "cuda.h"
+#include "mps.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,9 @@ static CUresult start(void)
 		return rc;
 	if (fg_claim() != FG_OK)
 		return CUDA_UNKNOWN;
+	rc = cu_mps_join();
+	if (rc)
+		return rc;
 	for (unsigned i = 0; i < n; i++) {
 		devices[i].gpu = conf->gpu[keys[i]];
 		devices[i].capacity = devices[i].gpu.memory - devices[i].gpu.reserved;
@@ -52,8 +56,12 @@ CUresult cu_enter(const char *function)
 	if (!__atomic_load_n(&initialised, __ATOMIC_ACQUIRE) || fg_forked())
 		return CUDA_NOT_INITIALIZED;
 	cu_dma_bufs_look();
+	CUresult rc = cu_mps_state();
+	if (rc)
+		return rc;
 	const struct fg_conf *conf = fg_conf_get();
-	return conf ? fg_fault(&conf->faults, function) : CUDA_SUCCESS;
+	rc = conf ? fg_fault(&conf->faults, function) : CUDA_SUCCESS;
+	return rc == CUDA_ILLEGAL_ADDRESS ? cu_mps_fault(rc) : rc;
 }
 
 struct cu_device *cu_device(CUdevice ordinal)

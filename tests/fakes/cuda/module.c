@@ -1,5 +1,11 @@
-/* What a module has: functions, and variables without bytes that a program could reach. */
+/* What a module has: functions, and variables without bytes that a program could reach. Where code
+ * comes from, and when it is loaded. */
+#define _GNU_SOURCE
 #include "code.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static CUresult look_up(const char *function, CUmodule module, const char *name,
 			CUfunction *found, uint64_t *bytes)
@@ -10,7 +16,7 @@ static CUresult look_up(const char *function, CUmodule module, const char *name,
 		return rc;
 	if (!name)
 		return CUDA_INVALID_VALUE;
-	return module ? cu_module_used(module, found, bytes) : CUDA_INVALID_HANDLE;
+	return module ? cu_module_used(module, name, found, bytes) : CUDA_INVALID_HANDLE;
 }
 
 API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name)
@@ -44,4 +50,36 @@ API CUresult cuModuleGetGlobal(unsigned *address, unsigned *size, CUmodule modul
 		return CUDA_INVALID_VALUE;
 	CUresult rc = look_up(__func__, module, name, &function, &bytes);
 	return rc ? rc : CUDA_NOT_FOUND;
+}
+
+char *cu_read_file(const char *path)
+{
+	enum { MOST = 1 << 20 };
+	FILE *f = path ? fopen(path, "re") : NULL;
+	char *text = f ? calloc(1, MOST + 1) : NULL;
+	if (text && !fread(text, 1, MOST, f)) {
+		free(text);
+		text = NULL;
+	}
+	if (f)
+		fclose(f);
+	return text;
+}
+
+bool cu_loads_at_once(void)
+{
+	const char *loading = getenv("CUDA_MODULE_LOADING");
+	return loading && !strcmp(loading, "EAGER");
+}
+
+API CUresult cuModuleGetLoadingMode(int *mode)
+{
+	enum { EAGER = 1, LAZY };
+	CUresult rc = cu_enter(__func__);
+	if (rc)
+		return rc;
+	if (!mode)
+		return CUDA_INVALID_VALUE;
+	*mode = cu_loads_at_once() ? EAGER : LAZY;
+	return CUDA_SUCCESS;
 }

@@ -79,7 +79,7 @@ API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice device, unsigned sensor, unsi
 
 API nvmlReturn nvmlDeviceGetComputeMode(nvmlDevice device, unsigned *mode)
 {
-	return constant(device, __func__, 0, mode);
+	return get(device, __func__, offsetof(struct fg_gpu, compute_mode), mode);
 }
 
 API nvmlReturn nvmlDeviceGetPersistenceMode(nvmlDevice device, unsigned *mode)
