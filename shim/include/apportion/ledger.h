@@ -30,6 +30,7 @@
 #define APPORTION_LEDGER_MAGIC UINT64_C(0x314744454c505041) /* the bytes "APPLEDG1" */
 #define APPORTION_LEDGER_VERSION 1u
 #define APPORTION_LEDGER_HEADER_SIZE 64u
+#define APPORTION_LEDGER_CORES_OFFSET 64u
 #define APPORTION_LEDGER_SLOT_SIZE 64u
 #define APPORTION_LEDGER_SLOT_COUNT 1024u
 #define APPORTION_LEDGER_SLOTS_OFFSET 4096u
@@ -64,16 +65,36 @@ struct apportion_ledger_header {
 struct apportion_ledger_slot {
     _Atomic uint64_t seq;      /* see APPORTION_LEDGER_SEQ_* */
     _Atomic uint64_t used;     /* bytes charged by the slot's owner */
-    _Atomic uint32_t pid;      /* as the owner sees itself; informative only; 0: never used */
+    _Atomic uint32_t pid;      /* as the owner sees itself (not a sign of life); 0: never used */
     uint32_t reserved0;        /* zero */
     _Atomic uint64_t started;  /* CLOCK_BOOTTIME of the claim, nanoseconds; informative only */
     _Atomic uint64_t namespace; /* inode of the owner's PID namespace, in which `pid` counts; 0: not
-                                * known. Informative only */
-    uint64_t reserved[2];      /* zero */
+                                * known */
+    _Atomic uint64_t died;     /* CLOCK_BOOTTIME, nanoseconds, when a peer found the owner dead
+                                * while the driver still had its memory; 0: nobody did */
+    _Atomic uint64_t busy_until_ns; /* CLOCK_MONOTONIC by which what the owner has queued on the GPU
+                                     * will be done, as it thinks; 0: nothing, ever */
     _Atomic uint64_t object;   /* 0: a process's slot. Else what the slot's bytes are charged for:
                                 * one piece of memory that several processes may hold */
 };
 
+/* Time on the GPU, at APPORTION_LEDGER_CORES_OFFSET; all zero in a new ledger and where cores are
+ * not limited by time. */
+struct apportion_ledger_cores {
+    _Atomic uint64_t used_ns;    /* GPU time that the share's work took, as well as it is known */
+    _Atomic uint64_t waited_ns;  /* time that launches were held back, summed over threads */
+    _Atomic uint64_t overrun_ns; /* of used_ns: outside the share's slots */
+    _Atomic uint64_t wanted_ns;  /* CLOCK_MONOTONIC of the last launch or wait; 0: none yet */
+    _Atomic int64_t carry_ns;    /* what the share was given too little (above 0) or has run too
+                                  * much and pays back; bounded by the front */
+    _Atomic uint64_t given_until_ns; /* CLOCK_MONOTONIC up to which carry_ns has what the share was
+                                      * given too little: each moment counts once */
+    _Atomic uint64_t taken_until_ns; /* and what it has run too much */
+    uint64_t reserved;           /* zero */
+};
+
+_Static_assert(sizeof(struct apportion_ledger_cores) == 64, "cores");
+_Static_assert(offsetof(struct apportion_ledger_slot, object) == 56, "slot's object");
 _Static_assert(sizeof(struct apportion_ledger_header) == APPORTION_LEDGER_HEADER_SIZE, "header");
 _Static_assert(sizeof(struct apportion_ledger_slot) == APPORTION_LEDGER_SLOT_SIZE, "slot");
 _Static_assert(offsetof(struct apportion_ledger_header, total) == 24, "total");

@@ -6,8 +6,10 @@
  *   memory <bytes, decimal>
  *   cores <0..100>
  *   cores-policy cap|burst
+ *   cores-mode none|timeslice|mps
  *
- * The first line comes first, then exactly these keys, each once, in any order; one space between
+ * The first line comes first, then exactly these keys, each once, in any order; only `cores-mode`
+ * may be missing, as in files of older plugins, and is then `none`; one space between
  * key and value; every line ends with '\n', no other white space, no sign and no leading zero in
  * numbers (a lone 0 is a number). Anything else: the whole file is refused.
  */
@@ -29,12 +31,20 @@
  * who have CAP_SYS_ADMIN where the file system was mounted, and read by all. */
 #define APPORTION_MARK "security.apportion"
 
+/* How `cores` is enforced. */
+enum apportion_cores_mode {
+    APPORTION_CORES_NONE = 0,      /* it is not */
+    APPORTION_CORES_TIMESLICE = 1, /* by the share's `schedule` file */
+    APPORTION_CORES_MPS = 2,       /* by the GPU's MPS daemon */
+};
+
 struct apportion_limits {
     char share[APPORTION_LIMITS_KEY_MAX + 1];
     uint8_t uuid[16];
     uint64_t memory; /* bytes */
     uint32_t cores;  /* percent */
     uint32_t burst;  /* 1: cores-policy burst, 0: cap */
+    uint32_t mode;   /* enum apportion_cores_mode */
 };
 
 /* Reads `size` bytes of a limits file. Returns 0 and fills `out`, or -1: refused and `out`

@@ -1,6 +1,7 @@
 #include "account.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "descriptor.h"
@@ -8,6 +9,7 @@
 #include "sys.h"
 
 #define SWEEP_EVERY_MS 100
+#define POLL_MS 5
 #define TRIES 3 /* with several shares two processes may get into each other's way */
 
 static struct ap_gpu *find_known(struct ap_process *process, const uint8_t uuid[16])
@@ -59,6 +61,25 @@ struct ap_gpu *ap_gpu_find(struct ap_process *process, const uint8_t uuid[16])
         gpu = discover(process, uuid);
     ap_unlock(&process->lock);
     return gpu;
+}
+
+struct ap_gpu *ap_gpu_of_ledger(struct ap_process *process, const struct ap_ledger *ledger)
+{
+    uint32_t count = atomic_load_explicit(&process->gpu_count, memory_order_acquire);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = 0; k < process->gpus[i].share_count; k++)
+            if (&process->gpus[i].shares[k]->ledger == ledger)
+                return &process->gpus[i];
+    return NULL;
+}
+
+void ap_uuid_name(const uint8_t uuid[16], char text[AP_UUID_TEXT])
+{
+    const uint8_t *u = uuid;
+    snprintf(text, AP_UUID_TEXT,
+             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+             u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+             u[15]);
 }
 
 uint64_t ap_gpu_limit(const struct ap_gpu *gpu)
@@ -120,6 +141,31 @@ static void sweep(struct ap_process *process, struct ap_gpu *gpu)
         ap_ledger_sweep(&gpu->shares[i]->ledger);
 }
 
+/* Whether no more than `most` bytes are charged; if not, whether that is so once the driver has
+ * freed what the dead linger with, for which it waits. Who would be refused all the same does not
+ * wait, nor does anybody longer than each of those who are dead by now may linger. */
+static bool await_dead(struct ap_process *process, struct ap_gpu *gpu, uint64_t most)
+{
+    for (int polls = 0; polls <= AP_LINGER_MS / POLL_MS; polls++) {
+        uint64_t lingering = 0, used = charged(gpu);
+        for (uint32_t i = 0; i < gpu->share_count; i++)
+            lingering += atomic_load(&gpu->shares[i]->ledger.lingering);
+        if (used <= most)
+            return true;
+        if (used - (lingering < used ? lingering : used) > most)
+            return false;
+        ap_nap(POLL_MS * 1000000L);
+        sweep(process, gpu);
+    }
+    return charged(gpu) <= most;
+}
+
+bool ap_gpu_await_dead(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
+{
+    uint64_t limit = ap_gpu_limit(gpu);
+    return bytes <= limit && await_dead(process, gpu, limit - bytes);
+}
+
 static bool reserve_after_sweep(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
 {
     sweep(process, gpu);
@@ -142,6 +188,12 @@ bool ap_gpu_reserve(struct ap_process *process, struct ap_gpu *gpu, uint64_t byt
         return true;
     bool (*reclaim)(struct ap_process *, struct ap_gpu *) = atomic_load(&process->reclaim);
     return reclaim && reclaim(process, gpu) && reserve_once(process, gpu, bytes);
+}
+
+bool ap_gpu_reserve_patiently(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes)
+{
+    return ap_gpu_reserve(process, gpu, bytes) ||
+           (ap_gpu_await_dead(process, gpu, bytes) && ap_gpu_reserve(process, gpu, bytes));
 }
 
 /* Within the limits if it fits, else all of it on the first share that has a slot. */
@@ -187,7 +239,7 @@ bool ap_gpu_is_over(struct ap_process *process, struct ap_gpu *gpu, uint64_t mar
     if (over_by(gpu) <= margin)
         return false;
     sweep(process, gpu);
-    return over_by(gpu) > margin;
+    return over_by(gpu) > margin && !await_dead(process, gpu, ap_gpu_limit(gpu) + margin);
 }
 
 bool ap_gpu_mine(struct ap_gpu *gpu, uint64_t *bytes, uint64_t *steps)

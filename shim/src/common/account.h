@@ -12,6 +12,13 @@
 __attribute__((weak, visibility("hidden"))) void ap_truth_before_refusal(struct ap_process *process,
                                                                          struct ap_gpu *gpu);
 
+/* The GPU whose share's ledger this is; NULL: none that is known. */
+struct ap_gpu *ap_gpu_of_ledger(struct ap_process *process, const struct ap_ledger *ledger);
+
+/* Its UUID as the driver writes it. */
+#define AP_UUID_TEXT 41
+void ap_uuid_name(const uint8_t uuid[16], char text[AP_UUID_TEXT]);
+
 /* Bytes that the shares of this GPU allow in all. */
 uint64_t ap_gpu_limit(const struct ap_gpu *gpu);
 
@@ -22,6 +29,14 @@ bool ap_gpu_reserve(struct ap_process *process, struct ap_gpu *gpu, uint64_t byt
 /* Charges `bytes` that the driver has taken already, over the limit if need be, so that everything
  * after it is refused. False: there is no slot to charge it to; nothing is charged. */
 bool ap_gpu_force(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes);
+
+/* After `bytes` were refused, with no lock held that others need: if they fit without what the
+ * driver is about to free of the dead, waits for that, a little over AP_LINGER_MS at most. True:
+ * try again. */
+bool ap_gpu_await_dead(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes);
+
+/* Both. */
+bool ap_gpu_reserve_patiently(struct ap_process *process, struct ap_gpu *gpu, uint64_t bytes);
 
 /* Gives back `bytes` of what this process was charged. */
 void ap_gpu_release(struct ap_gpu *gpu, uint64_t bytes);

@@ -2,9 +2,7 @@
 #include "front.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
-#include <link.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,22 +10,23 @@
 #include <sys/syscall.h>
 
 #include "log.h"
+#include "symbols.h"
 #include "sys.h"
 
 /* glibc before 2.34 has these in libdl under the platform's first version; newer ones keep that
  * version, so it serves everywhere. */
 #if defined(__x86_64__)
 #define FIRST_GLIBC "GLIBC_2.2.5"
-#define DLADDR1_GLIBC "GLIBC_2.3.3"
+#define DLINFO_GLIBC "GLIBC_2.3.3"
 #elif defined(__aarch64__)
 #define FIRST_GLIBC "GLIBC_2.17"
-#define DLADDR1_GLIBC "GLIBC_2.17"
+#define DLINFO_GLIBC "GLIBC_2.17"
 #endif
 #ifdef FIRST_GLIBC
 __asm__(".symver dlopen, dlopen@" FIRST_GLIBC);
 __asm__(".symver dlsym, dlsym@" FIRST_GLIBC);
+__asm__(".symver dlinfo, dlinfo@" DLINFO_GLIBC);
 __asm__(".symver dladdr, dladdr@" FIRST_GLIBC);
-__asm__(".symver dladdr1, dladdr1@" DLADDR1_GLIBC);
 #endif
 
 static void *real_in(const void *table, const struct ap_hook *hook)
@@ -43,8 +42,14 @@ void ap_front_fill(const char *path, const struct ap_hook *hooks, size_t count, 
     void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     if (!library)
         ap_log("%s is not loaded: every hooked call will fail", path);
+    struct link_map *map = NULL;
+    struct ap_symbols symbols = {.base = 0};
+    if (library && dlinfo(library, RTLD_DI_LINKMAP, &map) == 0)
+        symbols = ap_symbols_of(map);
     for (size_t i = 0; i < count; i++) {
-        void *real = library ? dlsym(library, hooks[i].name) : NULL;
+        void *real = ap_symbols_function(&symbols, hooks[i].name);
+        if (!real && library)
+            real = dlsym(library, hooks[i].name);
         memcpy((char *)table + hooks[i].offset, &real, sizeof real);
     }
     errno = saved;
@@ -68,41 +73,63 @@ bool ap_front_load_beside(const char *name)
     return ours;
 }
 
-/* The symbol's entry in this process's copy of our dynamic symbol table. */
-static ElfW(Sym) *symbol_of(const void *function)
+/* The pages of our table of dynamic symbols that may be written to for now. */
+struct pages {
+    uintptr_t from, to;
+};
+
+#define PAGE ((uintptr_t)4096)
+
+static bool set_protection(uintptr_t from, uintptr_t to, int protection)
 {
-    Dl_info about;
-    void *symbol = NULL;
-    if (!dladdr1(function, &about, &symbol, RTLD_DL_SYMENT))
-        return NULL;
-    return symbol;
+    return ap_sys(SYS_mprotect, (long)from, (long)(to - from), protection, 0, 0, 0) == 0;
 }
 
-static bool set_protection(const ElfW(Sym) *symbol, int protection)
+/* Each change costs as much as all the rest of a symbol, so the pages stay open for the next. */
+static bool open_for(struct pages *pages, const ElfW(Sym) *symbol)
 {
-    uintptr_t page = 4096, first = (uintptr_t)symbol / page * page;
-    uintptr_t end = ((uintptr_t)(symbol + 1) + page - 1) / page * page;
-    return ap_sys(SYS_mprotect, (long)first, (long)(end - first), protection, 0, 0, 0) == 0;
+    uintptr_t from = (uintptr_t)symbol / PAGE * PAGE;
+    uintptr_t to = ((uintptr_t)(symbol + 1) + PAGE - 1) / PAGE * PAGE;
+    if (from >= pages->from && to <= pages->to)
+        return true;
+    if (pages->to && pages->from < from)
+        from = pages->from;
+    if (pages->to > to)
+        to = pages->to;
+    if (!set_protection(from, to, PROT_READ | PROT_WRITE))
+        return false;
+    *pages = (struct pages){from, to};
+    return true;
 }
 
 /* The dynamic linker passes over a symbol without section and value, as over any import. */
-static void hide(const struct ap_hook *hook)
+static void hide(const struct ap_hook *hooks, size_t count, const void *unless_in)
 {
-    ElfW(Sym) *symbol = symbol_of(hook->front);
-    if (!symbol || !set_protection(symbol, PROT_READ | PROT_WRITE)) {
-        ap_log("%s stays visible though the driver has not got it", hook->name);
-        return;
+    struct ap_symbols own = ap_symbols_own();
+    struct pages pages = {0, 0};
+    for (size_t i = 0; i < count; i++) {
+        if (!hooks[i].front || (unless_in && real_in(unless_in, &hooks[i])))
+            continue;
+        ElfW(Sym) *symbol = ap_symbols_find(&own, hooks[i].name);
+        if (!symbol || !open_for(&pages, symbol)) {
+            ap_log("%s stays visible though it should not be", hooks[i].name);
+            continue;
+        }
+        symbol->st_shndx = SHN_UNDEF;
+        symbol->st_value = 0;
     }
-    symbol->st_shndx = SHN_UNDEF;
-    symbol->st_value = 0;
-    (void)set_protection(symbol, PROT_READ);
+    if (pages.to)
+        (void)set_protection(pages.from, pages.to, PROT_READ);
 }
 
 void ap_front_hide_missing(const struct ap_hook *hooks, size_t count, const void *table)
 {
-    for (size_t i = 0; i < count; i++)
-        if (hooks[i].front && !real_in(table, &hooks[i]))
-            hide(&hooks[i]);
+    hide(hooks, count, table);
+}
+
+void ap_front_hide(const struct ap_hook *hooks, size_t count)
+{
+    hide(hooks, count, NULL);
 }
 
 void *ap_front_of(const struct ap_hook *hooks, size_t count, const void *table, const void *real)

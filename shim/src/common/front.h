@@ -24,6 +24,9 @@ bool ap_front_load_beside(const char *name);
 /* Makes our exports vanish that the driver has not got, so that dlsym finds none either. */
 void ap_front_hide_missing(const struct ap_hook *hooks, size_t count, const void *table);
 
+/* Makes these exports of ours vanish. */
+void ap_front_hide(const struct ap_hook *hooks, size_t count);
+
 /* Our function for a function of the driver's; NULL: not hooked. */
 void *ap_front_of(const struct ap_hook *hooks, size_t count, const void *table, const void *real);
 

@@ -17,6 +17,7 @@ struct ap_ledger {
     _Atomic(struct apportion_ledger_slot *) mine; /* NULL until the first charge */
     _Atomic uint32_t mine_index;
     _Atomic uint64_t swept_ms;                    /* when this process last swept */
+    _Atomic uint64_t lingering;                   /* bytes of the dead that it left counted then */
     uint64_t device, inode;                       /* of the mapped file */
     char path[AP_PATH_MAX];
 };
@@ -37,8 +38,16 @@ uint64_t ap_ledger_reserve_part(struct ap_ledger *ledger, uint64_t bytes, uint64
 /* Gives back up to `bytes` of what this process was charged here; returns how much. */
 uint64_t ap_ledger_release(struct ap_ledger *ledger, uint64_t bytes);
 
-/* Takes over what the dead left. Never waits for anybody; does what it can. */
+/* Takes over what the dead left. Never waits for anybody; does what it can. Those whose memory the
+ * driver has not freed yet stay counted, each for AP_LINGER_MS at most (ledger_dead.c). */
 void ap_ledger_sweep(struct ap_ledger *ledger);
+#define AP_LINGER_MS 500
+
+/* Whether the driver says that process `pid` of this PID namespace has memory on the ledger's card.
+ * False also where it does not tell. In the fronts (cuda/own.c, nvml/listed.c), and called where it
+ * is there. */
+__attribute__((weak, visibility("hidden"))) bool ap_driver_lists(const struct ap_ledger *ledger,
+                                                                 uint32_t pid);
 
 /* Charges `bytes`, which this process was charged, to a slot of their own that others can find by
  * `object` (not 0) and hold too. Returns its index, with the slot in *slot; or -ENOENT when this
@@ -62,6 +71,25 @@ int ap_ledger_take_slot(struct ap_ledger *ledger, int fd, struct apportion_ledge
 /* Maps a slot anew: a lock taken through `fd` then lasts until it is unmapped. */
 struct apportion_ledger_slot *ap_ledger_map_slot(int fd, uint32_t index);
 void ap_ledger_unmap_slot(struct apportion_ledger_slot *slot);
+
+/* Who a slot belonged to when nobody had its byte locked. */
+struct ap_dead {
+    uint64_t started;
+    uint32_t pid;
+};
+
+enum ap_owner {
+    AP_OWNER_LIVES,
+    AP_OWNER_LINGERS, /* dead, with memory that the driver has not freed yet */
+    AP_OWNER_GONE,    /* dead, or there never was one: *dead says whom that speaks of */
+};
+
+enum ap_owner ap_ledger_owner(const struct ap_ledger *ledger, int fd, uint32_t index,
+                              struct ap_dead *dead);
+
+/* Locks the byte of a slot whose owner is gone. 0, or -EAGAIN: another was faster. */
+int ap_ledger_lock_dead(const struct ap_ledger *ledger, int fd, uint32_t index,
+                        const struct ap_dead *dead);
 
 /* For ledger_join and the sweep: empties a slot whose byte the caller has locked. */
 void ap_ledger_reap(struct apportion_ledger_header *head, struct apportion_ledger_slot *slot);

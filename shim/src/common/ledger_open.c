@@ -99,7 +99,10 @@ void ap_ledger_unmap_slot(struct apportion_ledger_slot *slot)
 int ap_ledger_take_slot(struct ap_ledger *ledger, int fd, struct apportion_ledger_slot **slot)
 {
     for (uint32_t index = 0; index < APPORTION_LEDGER_SLOT_COUNT; index++) {
-        int error = ap_byte_lock_try(fd, APPORTION_LEDGER_LOCK_SLOTS + (int64_t)index);
+        struct ap_dead dead;
+        if (ap_ledger_owner(ledger, fd, index, &dead) != AP_OWNER_GONE)
+            continue;
+        int error = ap_ledger_lock_dead(ledger, fd, index, &dead);
         if (error == -EAGAIN || error == -EACCES)
             continue;
         if (error < 0)

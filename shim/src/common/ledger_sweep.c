@@ -75,6 +75,7 @@ void ap_ledger_reap(struct apportion_ledger_header *head, struct apportion_ledge
     if (left)
         atomic_fetch_sub(&head->total, left);
     atomic_store(&slot->pid, 0);
+    atomic_store(&slot->died, 0);
     atomic_store(&slot->object, 0);
     atomic_fetch_sub(&slot->seq, 1);
 }
@@ -93,17 +94,23 @@ static uint32_t slots_ever_used(const struct apportion_ledger_header *head)
 
 static void reap_the_dead(struct ap_ledger *ledger, int fd)
 {
+    uint64_t lingering = 0;
     uint32_t top = slots_ever_used(ledger->head);
     uint32_t own = atomic_load(&ledger->mine) ? atomic_load(&ledger->mine_index) : UINT32_MAX;
     for (uint32_t index = 0; index < top; index++) {
-        int64_t byte = APPORTION_LEDGER_LOCK_SLOTS + (int64_t)index;
+        struct ap_dead dead;
         if (index == own || !needs_reaping(&ledger->slots[index]))
             continue;
-        if (ap_byte_lock_try(fd, byte) != 0)
-            continue; /* alive, or another is at it */
-        ap_ledger_reap(ledger->head, &ledger->slots[index]);
-        ap_byte_unlock(fd, byte);
+        enum ap_owner owner = ap_ledger_owner(ledger, fd, index, &dead);
+        if (owner == AP_OWNER_LINGERS)
+            lingering += atomic_load(&ledger->slots[index].used);
+        else if (owner == AP_OWNER_GONE &&
+                 ap_ledger_lock_dead(ledger, fd, index, &dead) == 0) {
+            ap_ledger_reap(ledger->head, &ledger->slots[index]);
+            ap_byte_unlock(fd, APPORTION_LEDGER_LOCK_SLOTS + (int64_t)index);
+        }
     }
+    atomic_store(&ledger->lingering, lingering);
 }
 
 /* Steps a to d of the head of this file; `seen` is scratch for one seq per slot. */

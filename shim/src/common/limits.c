@@ -6,7 +6,15 @@
 
 #define UUID_TEXT "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
 
-enum { HAS_SHARE = 1, HAS_UUID = 2, HAS_MEMORY = 4, HAS_CORES = 8, HAS_POLICY = 16, HAS_ALL = 31 };
+enum {
+    HAS_SHARE = 1,
+    HAS_UUID = 2,
+    HAS_MEMORY = 4,
+    HAS_CORES = 8,
+    HAS_POLICY = 16,
+    HAS_ALL = 31,
+    HAS_MODE = 32, /* not needed */
+};
 
 struct text {
     const char *at;
@@ -81,6 +89,17 @@ int apportion_uuid_parse(const char *text, size_t size, uint8_t out[16])
     return 0;
 }
 
+static int cores_mode(struct text value, uint32_t *out)
+{
+    static const char *const words[] = {"none", "timeslice", "mps"};
+    for (uint32_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (equals(value, words[i])) {
+            *out = i;
+            return HAS_MODE;
+        }
+    return 0;
+}
+
 static int pair(struct text key, struct text value, struct apportion_limits *out)
 {
     uint64_t cores = 0;
@@ -100,6 +119,8 @@ static int pair(struct text key, struct text value, struct apportion_limits *out
         out->burst = equals(value, "burst");
         return out->burst || equals(value, "cap") ? HAS_POLICY : 0;
     }
+    if (equals(key, "cores-mode"))
+        return cores_mode(value, &out->mode);
     return 0;
 }
 
@@ -138,7 +159,7 @@ int apportion_limits_parse(const char *text, size_t size, struct apportion_limit
             return -1;
         seen |= bit;
     }
-    if (seen != HAS_ALL)
+    if ((seen & HAS_ALL) != HAS_ALL)
         return -1;
     *out = limits;
     return 0;

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "apportion/limits.h"
+#include "apportion/schedule.h"
 #include "ledger.h"
 #include "lock.h"
 #include "table.h"
@@ -20,6 +21,7 @@
 struct ap_share {
     struct apportion_limits limits;
     struct ap_ledger ledger;
+    const struct apportion_schedule *schedule; /* NULL: its cores are not limited by time */
 };
 
 /* What is charged for a GPU beyond the allocations: contexts, code, heaps (cuda/truth.h). */
@@ -32,7 +34,7 @@ struct ap_overhead {
     _Atomic uint64_t asked_ms;  /* when the driver was last asked */
     _Atomic uint32_t contexts;  /* that are alive */
     bool asked;                 /* ever */
-    bool distrusted;            /* the driver speaks of another process as this one */
+    atomic_bool distrusted;     /* the driver speaks of another process as this one */
     void *nvml;                 /* its handle of the card; NULL: not looked up yet */
 };
 
@@ -48,6 +50,7 @@ struct ap_gpu {
     uint64_t array_bytes;       /* in small arrays, which share blocks */
     _Atomic uint64_t small;     /* blocks that hold small pieces, and what is in them: charge.c */
     struct ap_overhead overhead;
+    _Atomic(struct ap_gate *) gate; /* of its launches, cuda/gate_state.h; NULL: none yet */
     _Atomic uint32_t moving;    /* calls in which the driver gives or takes what is charged here */
 };
 
@@ -95,8 +98,10 @@ struct ap_graph_memory {
 
 struct ap_process {
     struct ap_lock lock;        /* for what follows, up to the tables */
+    bool shares_read;           /* all that are there: common/shares.h */
     uint32_t share_count;
     struct ap_share shares[AP_SHARE_MAX];
+    struct ap_lock start_lock;  /* spans a cuInit that makes this process a client of MPS */
     _Atomic uint32_t gpu_count;
     struct ap_gpu gpus[AP_GPU_MAX];
     _Atomic(struct ap_gpu *) by_ordinal[AP_ORDINAL_MAX];
@@ -105,6 +110,9 @@ struct ap_process {
     struct ap_table contexts;   /* that are not primary, see cuda/context.c and cuda/green.c */
     struct ap_table promises;   /* of device heap, by context */
     struct ap_table loaded;     /* code that was loaded in a context already: cuda/library.c */
+    struct ap_table libraries;  /* whose variables come with their first use: cuda/use.h */
+    struct ap_table brought;    /* those that have come, by library and context */
+    _Atomic uint32_t library_count; /* that were ever put into `libraries` */
     _Atomic uint64_t unloads;   /* how often code went: what `loaded` says from before is void */
     struct ap_own own;
     struct ap_table pointers;
@@ -133,6 +141,7 @@ struct ap_process {
     struct ap_graph_memory graph_memory[AP_ORDINAL_MAX];
     struct ap_table graphs;     /* executable graphs that take memory, by handle */
     _Atomic uint32_t graph_count;
+    struct ap_lock gate_look;   /* held while events of gates are asked about, or ended */
     /* Gives back what this process has in reserve on a GPU; true: that may have helped. */
     _Atomic(bool (*)(struct ap_process *, struct ap_gpu *)) reclaim;
 };

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "log.h"
+#include "schedule.h"
 #include "sys.h"
 
 struct entry {
@@ -28,27 +29,24 @@ static bool may_come_back(int error)
     return error == -EMFILE || error == -ENFILE || error == -ENOMEM || error == -EINTR;
 }
 
-/* 0: the file is one that the plugin made for the share of this key. */
-static int made_by_the_plugin(int fd, const char *key)
+/* 0: the file is one that the plugin made for the share of this key, and, unless it may be written
+ * to, it lies where the container cannot change it. */
+static int made_by_the_plugin(int fd, const char *key, bool may_be_written)
 {
     char mark[APPORTION_LIMITS_KEY_MAX + 1];
     struct stat about;
+    struct ap_mount mount;
     int error = ap_fstat(fd, &about);
+    if (error == 0)
+        error = ap_mount_of(fd, &mount);
     if (error < 0)
         return error;
-    int memory = S_ISREG(about.st_mode) ? ap_is_on_tmpfs(fd) : 0;
-    if (memory <= 0)
-        return memory < 0 ? memory : -EPERM;
+    if (!S_ISREG(about.st_mode) || !mount.on_tmpfs || !(mount.read_only || may_be_written))
+        return -EPERM;
     long length = ap_attribute(fd, APPORTION_MARK, mark, sizeof mark);
     if (length < 0)
         return (int)length;
     return (size_t)length == strlen(key) && memcmp(mark, key, (size_t)length) == 0 ? 0 : -EPERM;
-}
-
-static int on_read_only_mount(int fd)
-{
-    int good = ap_mount_is_read_only(fd);
-    return good < 0 ? good : good ? 0 : -EPERM;
 }
 
 static int read_all(int fd, char *buffer, size_t size)
@@ -67,17 +65,27 @@ static int read_all(int fd, char *buffer, size_t size)
     return (int)have;
 }
 
+/* A file of the share's folder that nobody but the plugin can have made, and, where the container
+ * has it for reading only, change. */
+static int open_made(int folder, const char *name, const char *key, int access)
+{
+    int fd = ap_open(folder, name, access | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return fd;
+    int error = made_by_the_plugin(fd, key, access != O_RDONLY);
+    if (error == 0)
+        return fd;
+    ap_close(fd);
+    return error;
+}
+
 static int read_limits(int folder, const char *key, struct apportion_limits *limits)
 {
     char text[APPORTION_LIMITS_MAX_BYTES + 1];
-    int fd = ap_open(folder, APPORTION_LIMITS_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    int fd = open_made(folder, APPORTION_LIMITS_NAME, key, O_RDONLY);
     if (fd < 0)
         return fd;
-    int result = made_by_the_plugin(fd, key);
-    if (result == 0)
-        result = on_read_only_mount(fd);
-    if (result == 0)
-        result = read_all(fd, text, sizeof text);
+    int result = read_all(fd, text, sizeof text);
     ap_close(fd);
     if (result < 0)
         return result;
@@ -88,14 +96,27 @@ static int read_limits(int folder, const char *key, struct apportion_limits *lim
 
 static int map_ledger(int folder, const char *key, const char *path, struct ap_ledger *ledger)
 {
-    int fd = ap_open(folder, APPORTION_LEDGER_NAME, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+    int fd = open_made(folder, APPORTION_LEDGER_NAME, key, O_RDWR);
     if (fd < 0)
         return fd;
-    int error = made_by_the_plugin(fd, key);
-    if (error == 0)
-        error = ap_ledger_open(ledger, fd, path);
+    int error = ap_ledger_open(ledger, fd, path);
     ap_close(fd);
     return error;
+}
+
+static int map_schedule(int folder, const char *key, const struct apportion_schedule **schedule)
+{
+    int fd = open_made(folder, APPORTION_SCHEDULE_NAME, key, O_RDONLY);
+    if (fd < 0)
+        return fd;
+    int error = ap_schedule_open(schedule, fd);
+    ap_close(fd);
+    return error;
+}
+
+static bool has_schedule(const struct apportion_limits *limits)
+{
+    return limits->mode == APPORTION_CORES_TIMESLICE && limits->cores < 100;
 }
 
 static bool known(const struct ap_process *process, const char *key)
@@ -119,9 +140,13 @@ static int add_share(struct ap_process *process, int fd, const char *folder, con
     if (own < 0)
         return own;
     int error = read_limits(own, key, &share->limits);
+    if (error == 0 && has_schedule(&share->limits))
+        error = map_schedule(own, key, &share->schedule);
     if (error == 0)
         error = map_ledger(own, key, path, &share->ledger);
     ap_close(own);
+    if (error < 0 && share->schedule)
+        ap_schedule_close(&share->schedule);
     if (error < 0)
         return error;
     process->share_count++;
@@ -160,7 +185,7 @@ static int scan_open(struct ap_process *process, int fd, const char *folder)
     }
 }
 
-int ap_shares_scan(struct ap_process *process, const char *folder)
+static int scan(struct ap_process *process, const char *folder)
 {
     int fd = ap_open(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY);
     if (fd < 0) {
@@ -170,4 +195,16 @@ int ap_shares_scan(struct ap_process *process, const char *folder)
     int result = scan_open(process, fd, folder);
     ap_close(fd);
     return result;
+}
+
+int ap_shares_scan(struct ap_process *process, const char *folder)
+{
+    int result = scan(process, folder);
+    process->shares_read = result == 0;
+    return result;
+}
+
+int ap_shares_read(struct ap_process *process, const char *folder)
+{
+    return process->shares_read ? 0 : ap_shares_scan(process, folder);
 }

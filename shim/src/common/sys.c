@@ -50,6 +50,13 @@ long ap_read(int fd, void *buffer, size_t size)
     return ap_sys(SYS_read, fd, (long)buffer, (long)size, 0, 0, 0);
 }
 
+size_t ap_read_memory(const void *from, void *to, size_t size)
+{
+    const long here[] = {(long)to, (long)size}, there[] = {(long)from, (long)size}; /* iovec */
+    long got = ap_sys(SYS_process_vm_readv, (long)ap_pid(), (long)here, 1, (long)there, 1, 0);
+    return got > 0 ? (size_t)got : 0;
+}
+
 void ap_write(int fd, const void *buffer, size_t size)
 {
     (void)ap_sys(SYS_write, fd, (long)buffer, (long)size, 0, 0, 0);
@@ -60,20 +67,15 @@ long ap_getdents(int fd, void *buffer, size_t size)
     return ap_sys(SYS_getdents64, fd, (long)buffer, (long)size, 0, 0, 0);
 }
 
-int ap_mount_is_read_only(int fd)
+int ap_mount_of(int fd, struct ap_mount *out)
 {
     struct statfs about;
     long error = ap_sys(SYS_fstatfs, fd, (long)&about, 0, 0, 0, 0);
     if (error < 0)
         return (int)error;
-    return (about.f_flags & FLAGS_ARE_VALID) && (about.f_flags & READ_ONLY_MOUNT);
-}
-
-int ap_is_on_tmpfs(int fd)
-{
-    struct statfs about;
-    long error = ap_sys(SYS_fstatfs, fd, (long)&about, 0, 0, 0, 0);
-    return error < 0 ? (int)error : about.f_type == TMPFS_MAGIC;
+    out->on_tmpfs = about.f_type == TMPFS_MAGIC;
+    out->read_only = (about.f_flags & FLAGS_ARE_VALID) && (about.f_flags & READ_ONLY_MOUNT);
+    return 0;
 }
 
 long ap_attribute(int fd, const char *name, void *buffer, size_t size)
@@ -84,9 +86,9 @@ long ap_attribute(int fd, const char *name, void *buffer, size_t size)
 /* The thread sanitizer must see memory come and go: one thread's old table at the address of
  * another's new one is a race to it otherwise. */
 #ifdef __SANITIZE_THREAD__
-static long map_pages(size_t size, int flags, int fd, uint64_t offset)
+static long map_pages(size_t size, int protection, int flags, int fd, uint64_t offset)
 {
-    return (long)mmap(NULL, size, PROT_READ | PROT_WRITE, flags, fd, (off_t)offset);
+    return (long)mmap(NULL, size, protection, flags, fd, (off_t)offset);
 }
 
 static void unmap_pages(void *address, size_t size)
@@ -94,9 +96,9 @@ static void unmap_pages(void *address, size_t size)
     (void)munmap(address, size);
 }
 #else
-static long map_pages(size_t size, int flags, int fd, uint64_t offset)
+static long map_pages(size_t size, int protection, int flags, int fd, uint64_t offset)
 {
-    return ap_sys(SYS_mmap, 0, (long)size, PROT_READ | PROT_WRITE, flags, fd, (long)offset);
+    return ap_sys(SYS_mmap, 0, (long)size, protection, flags, fd, (long)offset);
 }
 
 static void unmap_pages(void *address, size_t size)
@@ -105,9 +107,11 @@ static void unmap_pages(void *address, size_t size)
 }
 #endif
 
-static void *map(size_t size, int flags, int fd, uint64_t offset, int advice)
+#define BOTH (PROT_READ | PROT_WRITE)
+
+static void *map(size_t size, int protection, int flags, int fd, uint64_t offset, int advice)
 {
-    long at = map_pages(size, flags, fd, offset);
+    long at = map_pages(size, protection, flags, fd, offset);
     if (at < 0 && at > -4096)
         return NULL;
     if (ap_sys(SYS_madvise, at, (long)size, advice, 0, 0, 0) < 0) {
@@ -120,17 +124,22 @@ static void *map(size_t size, int flags, int fd, uint64_t offset, int advice)
 
 void *ap_map_private(size_t size)
 {
-    return map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, MADV_DONTFORK);
+    return map(size, BOTH, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, MADV_DONTFORK);
 }
 
 void *ap_map_shared(int fd, size_t size, uint64_t offset)
 {
-    return map(size, MAP_SHARED, fd, offset, MADV_DONTFORK);
+    return map(size, BOTH, MAP_SHARED, fd, offset, MADV_DONTFORK);
+}
+
+const void *ap_map_to_read(int fd, size_t size)
+{
+    return map(size, PROT_READ, MAP_SHARED, fd, 0, MADV_DONTFORK);
 }
 
 void *ap_map_wiped_on_fork(size_t size)
 {
-    return map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, MADV_WIPEONFORK);
+    return map(size, BOTH, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, MADV_WIPEONFORK);
 }
 
 void ap_unmap(void *address, size_t size)
@@ -226,4 +235,16 @@ uint64_t ap_coarse_ms(void)
 uint64_t ap_boot_ns(void)
 {
     return nanoseconds(CLOCK_BOOTTIME);
+}
+
+uint64_t ap_now_ns(void)
+{
+    return nanoseconds(CLOCK_MONOTONIC);
+}
+
+void ap_sleep_until(uint64_t when)
+{
+    struct timespec time = {.tv_sec = (time_t)(when / 1000000000u),
+                            .tv_nsec = (long)(when % 1000000000u)};
+    (void)ap_sys(SYS_clock_nanosleep, CLOCK_MONOTONIC, TIMER_ABSTIME, (long)&time, 0, 0, 0);
 }

@@ -16,14 +16,17 @@ int ap_close(int fd);
 int ap_fstat(int fd, struct stat *out);
 long ap_readlink(const char *path, char *buffer, size_t size);
 long ap_read(int fd, void *buffer, size_t size);
+/* Copies from this process's memory what can be read there, up to `size`; returns how much. Where
+ * the system call for it is forbidden: nothing. */
+size_t ap_read_memory(const void *from, void *to, size_t size);
 void ap_write(int fd, const void *buffer, size_t size);
 long ap_getdents(int fd, void *buffer, size_t size);
 
-/* 1: the file lies on a read-only mount, 0: it does not, negative: error. */
-int ap_mount_is_read_only(int fd);
-
-/* 1: the file lies on a tmpfs, 0: it does not, negative: error. */
-int ap_is_on_tmpfs(int fd);
+/* What an open file lies on. 0, or a negative error number. */
+struct ap_mount {
+    bool on_tmpfs, read_only;
+};
+int ap_mount_of(int fd, struct ap_mount *out);
 
 /* Length of an extended attribute, whose value goes to `buffer`; a negative error number. */
 long ap_attribute(int fd, const char *name, void *buffer, size_t size);
@@ -31,6 +34,7 @@ long ap_attribute(int fd, const char *name, void *buffer, size_t size);
 /* NULL on failure. Both kinds are zeroed; a forked child has not got (`shared`: a file's pages). */
 void *ap_map_private(size_t size);
 void *ap_map_shared(int fd, size_t size, uint64_t offset);
+const void *ap_map_to_read(int fd, size_t size);
 /* As ap_map_private, but a forked child finds the same addresses filled with zeros. */
 void *ap_map_wiped_on_fork(size_t size);
 void ap_unmap(void *address, size_t size);
@@ -57,5 +61,9 @@ uint32_t ap_pid(void);
 uint64_t ap_pid_namespace(void);
 uint64_t ap_coarse_ms(void); /* CLOCK_MONOTONIC_COARSE */
 uint64_t ap_boot_ns(void);   /* CLOCK_BOOTTIME */
+uint64_t ap_now_ns(void);    /* CLOCK_MONOTONIC */
+
+/* Sleeps until CLOCK_MONOTONIC shows `when`, or a signal comes. */
+void ap_sleep_until(uint64_t when);
 
 #endif

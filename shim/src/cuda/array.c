@@ -97,11 +97,13 @@ static bool reserve(struct ap_ticket *ticket, const struct request *request, uin
         record->bytes = ap_array_size(&request->shape, request->levels);
         if (record->bytes > bytes)
             record->bytes = bytes;
-        return ap_charge_small_array(ticket->process, ticket->gpu, record->bytes);
+        return ap_charge_small_array(ticket->process, ticket->gpu, record->bytes) ||
+               (ap_gpu_await_dead(ticket->process, ticket->gpu, AP_BLOCK) &&
+                ap_charge_small_array(ticket->process, ticket->gpu, record->bytes));
     }
     record->bytes = bytes > UINT64_MAX - AP_BLOCK ? UINT64_MAX
                                                   : (bytes + AP_BLOCK - 1) / AP_BLOCK * AP_BLOCK;
-    return ap_gpu_reserve(ticket->process, ticket->gpu, record->bytes);
+    return ap_gpu_reserve_patiently(ticket->process, ticket->gpu, record->bytes);
 }
 
 static CUresult make(struct ap_ticket *ticket, const struct request *request,

@@ -86,21 +86,30 @@ static void move_ends(struct ap_ticket *ticket)
     ticket->moving = false;
 }
 
-bool ap_charge_reserve(struct ap_ticket *ticket, uint64_t bytes)
+static bool reserve(struct ap_ticket *ticket, uint64_t bytes, uint64_t wanted)
 {
-    ticket->bytes = bytes;
     if (is_small(bytes)) {
         enter_small(ticket);
         if (may_fit_in_blocks(ticket->gpu, bytes))
             return true;
     }
-    uint64_t wanted = round_up(bytes, AP_BLOCK);
     if (ap_gpu_reserve(ticket->process, ticket->gpu, wanted)) {
         move_begins(ticket); /* not before: a refusal wants to know the driver's word */
         ticket->reserved = wanted;
         return true;
     }
     leave_small(ticket);
+    return false;
+}
+
+bool ap_charge_reserve(struct ap_ticket *ticket, uint64_t bytes)
+{
+    uint64_t wanted = round_up(bytes, AP_BLOCK);
+    ticket->bytes = bytes;
+    if (reserve(ticket, bytes, wanted) ||
+        (ap_gpu_await_dead(ticket->process, ticket->gpu, wanted) &&
+         reserve(ticket, bytes, wanted)))
+        return true;
     ap_gpu_count_denied(ticket->gpu);
     return false;
 }

@@ -6,6 +6,15 @@
 
 #include <stdatomic.h>
 
+#include "device.h"
+#include "image.h"
+
+/* What the image says of its variables is refused before it is loaded. */
+static CUresult begin(struct ap_growth *growth, uint64_t variables)
+{
+    return ap_growth_expect(growth, variables / AP_BLOCK * AP_BLOCK);
+}
+
 static CUresult finish(struct ap_growth *growth, CUresult result, CUmodule given, CUmodule *module)
 {
     if (result != CUDA_SUCCESS) {
@@ -13,6 +22,8 @@ static CUresult finish(struct ap_growth *growth, CUresult result, CUmodule given
         return result;
     }
     if (ap_growth_settle(growth)) {
+        if (!growth->told)
+            ap_truth_shrunk(growth->process, growth->gpu, growth->took);
         *module = given;
         return CUDA_SUCCESS;
     }
@@ -30,7 +41,10 @@ CUresult cuModuleLoad(CUmodule *module, const char *file)
         return CUDA_ERROR_NOT_FOUND;
     if (!module || !ap_growth_begin_here(&growth))
         return real->cuModuleLoad(module, file);
-    CUresult result = real->cuModuleLoad(&given, file);
+    CUresult result = begin(&growth, ap_image_variables_of_file(file, ap_architecture()));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real->cuModuleLoad(&given, file);
     return finish(&growth, result, given, module);
 }
 
@@ -43,7 +57,10 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
         return CUDA_ERROR_NOT_FOUND;
     if (!module || !ap_growth_begin_here(&growth))
         return real->cuModuleLoadData(module, image);
-    CUresult result = real->cuModuleLoadData(&given, image);
+    CUresult result = begin(&growth, ap_image_variables(image, ap_architecture()));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real->cuModuleLoadData(&given, image);
     return finish(&growth, result, given, module);
 }
 
@@ -57,7 +74,10 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int co
         return CUDA_ERROR_NOT_FOUND;
     if (!module || !ap_growth_begin_here(&growth))
         return real->cuModuleLoadDataEx(module, image, count, options, values);
-    CUresult result = real->cuModuleLoadDataEx(&given, image, count, options, values);
+    CUresult result = begin(&growth, ap_image_variables(image, ap_architecture()));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real->cuModuleLoadDataEx(&given, image, count, options, values);
     return finish(&growth, result, given, module);
 }
 
@@ -70,7 +90,10 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
         return CUDA_ERROR_NOT_FOUND;
     if (!module || !ap_growth_begin_here(&growth))
         return real->cuModuleLoadFatBinary(module, image);
-    CUresult result = real->cuModuleLoadFatBinary(&given, image);
+    CUresult result = begin(&growth, ap_image_variables(image, ap_architecture()));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real->cuModuleLoadFatBinary(&given, image);
     return finish(&growth, result, given, module);
 }
 

@@ -7,6 +7,8 @@
 #include "charge.h"
 #include "deferred.h"
 #include "device.h"
+#include "gate.h"
+#include "mps.h"
 
 typedef CUresult (*destroy_function)(CUcontext);
 
@@ -14,7 +16,10 @@ CUresult ap_context_begin(struct ap_growth *growth, CUdevice device)
 {
     struct ap_process *process = ap_process();
     struct ap_gpu *gpu = process ? ap_gpu_of_device(process, device) : NULL;
-    return gpu ? ap_growth_begin_context(growth, process, gpu) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!gpu)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = ap_mps_permit(gpu, device);
+    return result == CUDA_SUCCESS ? ap_growth_begin_context(growth, process, gpu) : result;
 }
 
 bool ap_growth_begin_here(struct ap_growth *growth)
@@ -185,7 +190,11 @@ static CUresult destroy(destroy_function driver, CUcontext context)
     bool known = ap_table_take(&process->contexts, number, &record);
     ap_table_retag(&process->pointers, number, ended);
     ap_deferred_retag(process, number, ended);
+    ap_gate_before_end(process);
     CUresult result = driver(context);
+    if (result == CUDA_SUCCESS)
+        ap_gate_context_ended(process, number);
+    ap_gate_after_end(process);
     if (result != CUDA_SUCCESS) {
         ap_table_retag(&process->pointers, ended, number);
         ap_deferred_retag(process, ended, number);

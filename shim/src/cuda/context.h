@@ -24,7 +24,7 @@ void ap_primary_began(struct ap_primary *primary, const struct ap_growth *growth
                       CUcontext context);
 
 /* If the driver ended the primary context, all that was charged for it goes, and true is returned.
- * The caller holds its lock. */
+ * The caller holds its lock, and is between ap_gate_before_end and ap_gate_after_end. */
 bool ap_primary_has_ended(struct ap_process *process, struct ap_primary *primary, CUdevice device);
 
 #endif

@@ -163,11 +163,61 @@ typedef struct {
     int result;
 } CUDA_GRAPH_INSTANTIATE_PARAMS;
 
+typedef struct {
+    unsigned int grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
+    CUstream stream;
+    void *attributes;
+    unsigned int attribute_count;
+} CUlaunchConfig;
+
+typedef struct {
+    CUfunction function;
+    unsigned int grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
+    CUstream stream;
+    void **parameters;
+} CUDA_LAUNCH_PARAMS;
+
+/* One end of a copy. */
+typedef struct {
+    size_t x, y;
+    int type;
+    void *host;
+    CUdeviceptr device;
+    CUarray array;
+    size_t pitch;
+} CUmemcpyEnd2D;
+typedef struct {
+    CUmemcpyEnd2D from, to;
+    size_t width, height;
+} CUDA_MEMCPY2D;
+typedef struct {
+    size_t x, y, z, level;
+    int type;
+    void *host;
+    CUdeviceptr device;
+    CUarray array;
+    void *reserved;
+    size_t pitch, height;
+} CUmemcpyEnd3D;
+typedef struct {
+    CUmemcpyEnd3D from, to;
+    size_t width, height, depth;
+} CUDA_MEMCPY3D;
+
+_Static_assert(sizeof(CUDA_MEMCPY2D) == 128, "as in the driver");
+_Static_assert(sizeof(CUDA_MEMCPY3D) == 200, "as in the driver");
+_Static_assert(offsetof(CUlaunchConfig, stream) == 32, "as in the driver");
+_Static_assert(sizeof(CUlaunchConfig) == 56, "as in the driver");
+_Static_assert(offsetof(CUDA_LAUNCH_PARAMS, stream) == 40, "as in the driver");
+_Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "as in the driver");
+
 enum { CU_LIMIT_STACK_SIZE = 0, CU_LIMIT_MALLOC_HEAP_SIZE = 2 };
 
 enum {
     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
     CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
 };
 
 enum {
@@ -175,6 +225,7 @@ enum {
     CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_MPS_CONNECTION_FAILED = 805,
 };
 
 #endif

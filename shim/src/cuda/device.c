@@ -47,10 +47,31 @@ struct ap_gpu *ap_gpu_of_current(struct ap_process *process)
     return ap_gpu_of_device(process, device);
 }
 
-bool ap_is_device(CUdevice device)
+static int device_count(void)
 {
     const struct real_cuda *real = real_cuda();
     int count = 0;
-    return real->cuDeviceGetCount && real->cuDeviceGetCount(&count) == CUDA_SUCCESS &&
-           device >= 0 && device < count;
+    return real->cuDeviceGetCount && real->cuDeviceGetCount(&count) == CUDA_SUCCESS ? count : 0;
+}
+
+unsigned ap_architecture(void)
+{
+    const struct real_cuda *real = real_cuda();
+    int found = 0, count = real->cuDeviceGetAttribute ? device_count() : 0;
+    for (CUdevice device = 0; device < count; device++) {
+        int major = 0, minor = 0;
+        if (real->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                                       device) != CUDA_SUCCESS ||
+            real->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                                       device) != CUDA_SUCCESS ||
+            (found && found != 10 * major + minor))
+            return 0;
+        found = 10 * major + minor;
+    }
+    return (unsigned)found;
+}
+
+bool ap_is_device(CUdevice device)
+{
+    return device >= 0 && device < device_count();
 }

@@ -11,6 +11,9 @@ struct ap_gpu *ap_gpu_of_device(struct ap_process *process, CUdevice device);
 /* The GPU of the current context. NULL: there is none, or it has no share. */
 struct ap_gpu *ap_gpu_of_current(struct ap_process *process);
 
+/* Compute capability of this process's devices, 75 for 7.5. 0: they differ, or are not known. */
+unsigned ap_architecture(void);
+
 /* Whether CUDA has a device of this ordinal. */
 bool ap_is_device(CUdevice device);
 

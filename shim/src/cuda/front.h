@@ -10,16 +10,20 @@
 
 struct real_cuda {
 #define HOOK(name, parameters) CUresult(*name) parameters;
+#define GATE(name, parameters) CUresult(*name) parameters;
 #define USE(name, parameters) CUresult(*name) parameters;
 #include "hooks.def"
 #undef HOOK
+#undef GATE
 #undef USE
 };
 
 #define HOOK(name, parameters) AP_EXPORT CUresult name parameters;
+#define GATE(name, parameters) AP_EXPORT CUresult name parameters;
 #define USE(name, parameters)
 #include "hooks.def"
 #undef HOOK
+#undef GATE
 #undef USE
 
 extern struct real_cuda ap_real_cuda;

@@ -3,6 +3,8 @@
 
 #include <stdatomic.h>
 
+#include "gate.h"
+
 enum { FLAG_UPLOAD = 2 };
 
 static uint64_t number_of(CUgraphExec exec)
@@ -190,6 +192,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
     bool known = forget(process, exec, &record);
     if (known)
         not_backed(process, &record);
+    ap_gate_graph_ended(exec);
     CUresult result = real->cuGraphExecDestroy(exec);
     if (known && result != CUDA_SUCCESS)
         (void)remember(process, &record);

@@ -4,10 +4,19 @@
 #include "../common/account.h"
 #include "device.h"
 #include "follow.h"
+#include "gate.h"
 #include "graph.h"
 #include "pool.h"
 
 enum { GRAPH_RESERVED = 2 };
+
+/* What is uploaded or launched, and by which call. */
+struct run {
+    struct ap_process *process;
+    const struct ap_record *record;
+    ap_graph_call call;
+    void *argument;
+};
 
 static bool ask(CUdevice device, uint64_t *bytes)
 {
@@ -47,10 +56,7 @@ static bool prepare(struct ap_process *process, CUdevice device, struct ap_gpu *
     if (ap_gpu_reserve(process, gpu, record->bytes))
         return true;
     trim(process, device, gpu);
-    if (ap_gpu_reserve(process, gpu, record->bytes))
-        return true;
-    ap_gpu_count_denied(gpu);
-    return false;
+    return ap_gpu_reserve(process, gpu, record->bytes);
 }
 
 static void settle(struct ap_process *process, CUdevice device, struct ap_gpu *gpu,
@@ -71,26 +77,28 @@ static void settle(struct ap_process *process, CUdevice device, struct ap_gpu *g
 }
 
 /* One device after the other, each locked until the driver is through: what one graph was promised
- * must not go to another. */
-static CUresult run_from(struct ap_process *process, const struct ap_record *record,
-                         CUdevice device, ap_graph_call call, void *argument)
+ * must not go to another. *lacking: the GPU that has no room for it. */
+static CUresult run_from(const struct run *run, CUdevice device, struct ap_gpu **lacking)
 {
+    const struct ap_record *record = run->record;
     uint64_t ahead;
     while (device < (CUdevice)AP_ORDINAL_MAX && !(record->context >> device & 1))
         device++;
     if (device == (CUdevice)AP_ORDINAL_MAX)
-        return call(argument);
-    struct ap_gpu *gpu = ap_gpu_of_device(process, device);
+        return run->call(run->argument);
+    struct ap_gpu *gpu = ap_gpu_of_device(run->process, device);
     if (!gpu)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct ap_graph_memory *memory = &process->graph_memory[device];
+    struct ap_graph_memory *memory = &run->process->graph_memory[device];
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     ap_lock(&memory->lock);
-    if (prepare(process, device, gpu, record, &ahead)) {
+    if (prepare(run->process, device, gpu, record, &ahead)) {
         ap_gpu_move_begins(gpu);
-        result = run_from(process, record, device + 1, call, argument);
-        settle(process, device, gpu, record, ahead, result);
+        result = run_from(run, device + 1, lacking);
+        settle(run->process, device, gpu, record, ahead, result);
         ap_gpu_move_ends(gpu);
+    } else {
+        *lacking = gpu;
     }
     ap_unlock(&memory->lock);
     return result;
@@ -99,8 +107,17 @@ static CUresult run_from(struct ap_process *process, const struct ap_record *rec
 CUresult ap_graph_run(struct ap_process *process, const struct ap_record *record,
                       ap_graph_call call, void *argument)
 {
+    const struct run all = {process, record, call, argument};
+    struct ap_gpu *lacking = NULL;
     (void)ap_device_count(process);
-    return run_from(process, record, 0, call, argument);
+    CUresult result = run_from(&all, 0, &lacking);
+    if (lacking && ap_gpu_await_dead(process, lacking, record->bytes)) {
+        lacking = NULL;
+        result = run_from(&all, 0, &lacking);
+    }
+    if (lacking)
+        ap_gpu_count_denied(lacking);
+    return result;
 }
 
 struct order {
@@ -138,14 +155,29 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
     return run(real_cuda()->cuGraphUpload_ptsz, exec, stream);
 }
 
+/* It waits for its turn before anything is locked. */
+static CUresult launch(CUresult (*driver)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream,
+                       bool per_thread)
+{
+    struct ap_pass pass;
+    if (!driver || !ap_gates_on())
+        return run(driver, exec, stream);
+    CUresult result = ap_gate_enter(&pass, ap_gate_graph_key(exec), stream, per_thread);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = run(driver, exec, stream);
+    ap_gate_leave(&pass, result);
+    return result;
+}
+
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
-    return run(real_cuda()->cuGraphLaunch, exec, stream);
+    return launch(real_cuda()->cuGraphLaunch, exec, stream, false);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 {
-    return run(real_cuda()->cuGraphLaunch_ptsz, exec, stream);
+    return launch(real_cuda()->cuGraphLaunch_ptsz, exec, stream, true);
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)

@@ -8,6 +8,7 @@
 #include "context.h"
 #include "deferred.h"
 #include "device.h"
+#include "gate.h"
 
 static void put(struct ap_process *process, const struct ap_record *record)
 {
@@ -91,6 +92,7 @@ static CUresult destroy(struct ap_process *process, struct ap_primary *primary,
         return result;
     }
     if (record->context && ap_table_take(&process->contexts, record->context, &context)) {
+        ap_gate_context_ended(process, context.key);
         ap_table_retag(&process->pointers, context.key, context.context);
         ap_deferred_retag(process, context.key, context.context);
     }
@@ -110,7 +112,9 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
         return real->cuGreenCtxDestroy(green);
     struct ap_primary *primary = ap_primary_of(process, record.kind);
     ap_lock(&primary->lock);
+    ap_gate_before_end(process);
     CUresult result = destroy(process, primary, &record, green);
+    ap_gate_after_end(process);
     ap_unlock(&primary->lock);
     return result;
 }

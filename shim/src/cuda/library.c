@@ -4,7 +4,15 @@
 
 #include <stdatomic.h>
 
+#include "device.h"
+#include "image.h"
+
+enum { EAGER = 1 };
+
 struct growths {
+    struct ap_process *process;
+    uint64_t variables; /* bytes, by the image, in whole blocks */
+    bool at_once;       /* what of it is loaded is loaded by the call */
     unsigned count;
     struct ap_growth of[AP_GPU_MAX];
 };
@@ -20,29 +28,45 @@ static bool is_over(void)
     return false;
 }
 
-static void begin(struct growths *growths)
+/* By default a library takes nothing before it is used; else all of it, in the current context. */
+static bool loads_at_once(void)
+{
+    int mode = 0;
+    const struct real_cuda *real = real_cuda();
+    return real->cuModuleGetLoadingMode && real->cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS &&
+           mode == EAGER;
+}
+
+static void cancel(struct growths *growths)
+{
+    for (unsigned i = 0; i < growths->count; i++)
+        ap_growth_cancel(&growths->of[i]);
+}
+
+static CUresult begin(struct growths *growths, uint64_t variables)
 {
     struct ap_process *process = ap_process();
     unsigned count = process ? atomic_load(&process->gpu_count) : 0;
     growths->count = 0;
-    for (unsigned i = 0; i < count; i++)
-        if (ap_growth_begin(&growths->of[growths->count], process, &process->gpus[i], 0) ==
-            CUDA_SUCCESS)
-            growths->count++;
+    growths->process = process;
+    growths->at_once = variables && loads_at_once();
+    growths->variables = variables / AP_BLOCK * AP_BLOCK;
+    const struct ap_gpu *here = growths->at_once ? ap_gpu_of_current(process) : NULL;
+    for (unsigned i = 0; i < count; i++) {
+        struct ap_gpu *gpu = &process->gpus[i];
+        CUresult result = ap_growth_begin(&growths->of[i], process, gpu,
+                                          gpu == here ? growths->variables : 0);
+        if (result != CUDA_SUCCESS) {
+            cancel(growths);
+            return result;
+        }
+        growths->count++;
+    }
+    return CUDA_SUCCESS;
 }
 
-static CUresult finish(struct growths *growths, CUresult result, CUlibrary given,
-                       CUlibrary *library)
+static void undo(struct growths *growths, const bool fits[AP_GPU_MAX], CUlibrary given)
 {
-    bool fits[AP_GPU_MAX], all = true;
-    for (unsigned i = 0; result == CUDA_SUCCESS && i < growths->count; i++)
-        all = (fits[i] = ap_growth_settle(&growths->of[i])) && all;
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (all) {
-        *library = given;
-        return CUDA_SUCCESS;
-    }
     (void)real_cuda()->cuLibraryUnload(given);
     for (unsigned i = 0; i < growths->count; i++) {
         if (!fits[i])
@@ -50,7 +74,36 @@ static CUresult finish(struct growths *growths, CUresult result, CUlibrary given
         else
             ap_truth_shrunk(growths->of[i].process, growths->of[i].gpu, growths->of[i].took);
     }
-    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult finish(struct growths *growths, CUresult result, CUlibrary given,
+                       CUlibrary *library)
+{
+    bool fits[AP_GPU_MAX], all = true;
+    if (result != CUDA_SUCCESS) {
+        cancel(growths);
+        return result;
+    }
+    for (unsigned i = 0; i < growths->count; i++) {
+        struct ap_growth *growth = &growths->of[i];
+        all = (fits[i] = ap_growth_settle(growth)) && all;
+        if (!growth->told)
+            ap_truth_shrunk(growth->process, growth->gpu, growth->took);
+    }
+    if (!all) {
+        undo(growths, fits, given);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (growths->process && !growths->at_once)
+        ap_use_note(growths->process, given, growths->variables);
+    *library = given;
+    return CUDA_SUCCESS;
+}
+
+static CUresult prepare(struct growths *growths, uint64_t variables)
+{
+    ap_truth_all_changed();
+    return is_over() ? CUDA_ERROR_OUT_OF_MEMORY : begin(growths, variables);
 }
 
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *options, void **values,
@@ -65,12 +118,11 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *options, v
     if (!library)
         return real->cuLibraryLoadData(library, code, options, values, count, library_options,
                                        library_values, library_count);
-    ap_truth_all_changed();
-    if (is_over())
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    begin(&growths);
-    CUresult result = real->cuLibraryLoadData(&given, code, options, values, count,
-                                              library_options, library_values, library_count);
+    CUresult result = prepare(&growths, ap_image_variables(code, ap_architecture()));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real->cuLibraryLoadData(&given, code, options, values, count, library_options,
+                                     library_values, library_count);
     return finish(&growths, result, given, library);
 }
 
@@ -86,12 +138,11 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, int *option
     if (!library)
         return real->cuLibraryLoadFromFile(library, file, options, values, count, library_options,
                                            library_values, library_count);
-    ap_truth_all_changed();
-    if (is_over())
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    begin(&growths);
-    CUresult result = real->cuLibraryLoadFromFile(&given, file, options, values, count,
-                                                  library_options, library_values, library_count);
+    CUresult result = prepare(&growths, ap_image_variables_of_file(file, ap_architecture()));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real->cuLibraryLoadFromFile(&given, file, options, values, count, library_options,
+                                         library_values, library_count);
     return finish(&growths, result, given, library);
 }
 
@@ -100,8 +151,10 @@ CUresult cuLibraryUnload(CUlibrary library)
     const struct real_cuda *real = real_cuda();
     if (!real->cuLibraryUnload)
         return CUDA_ERROR_NOT_FOUND;
-    CUresult result = real->cuLibraryUnload(library);
     struct ap_process *process = ap_process();
+    if (process)
+        ap_use_forget(process, library); /* before its handle is another one's */
+    CUresult result = real->cuLibraryUnload(library);
     if (process && result == CUDA_SUCCESS) {
         atomic_fetch_add(&process->unloads, 1);
         ap_truth_all_changed();
@@ -122,7 +175,7 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
         return CUDA_ERROR_NOT_FOUND;
     if (!module)
         return real->cuLibraryGetModule(module, library);
-    CUresult result = ap_use_begin(&use, library, NULL);
+    CUresult result = ap_use_begin_library(&use, library);
     if (result == CUDA_SUCCESS)
         result = ap_use_finish(&use, real->cuLibraryGetModule(&given, library));
     if (result == CUDA_SUCCESS)
@@ -142,7 +195,7 @@ static CUresult variable(variable_function driver, CUdeviceptr *pointer, size_t 
         return CUDA_ERROR_NOT_FOUND;
     if (!pointer && !bytes)
         return driver(pointer, bytes, library, name);
-    CUresult result = ap_use_begin(&use, library, NULL);
+    CUresult result = ap_use_begin_library(&use, library);
     if (result == CUDA_SUCCESS)
         result = ap_use_finish(&use, driver(&given, &given_bytes, library, name));
     if (result == CUDA_SUCCESS && pointer)
@@ -173,7 +226,7 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
         return CUDA_ERROR_NOT_FOUND;
     if (!function)
         return real->cuKernelGetFunction(function, kernel);
-    CUresult result = ap_use_begin(&use, kernel, NULL);
+    CUresult result = ap_use_begin_kernel(&use, kernel);
     if (result == CUDA_SUCCESS)
         result = ap_use_finish(&use, real->cuKernelGetFunction(&given, kernel));
     if (result == CUDA_SUCCESS)

@@ -66,7 +66,7 @@ static CUresult create_charged(struct ap_process *process, CUmemGenericAllocatio
     struct ap_gpu *gpu = process ? ap_gpu_of_device(process, properties->location.id) : NULL;
     if (!gpu)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!ap_gpu_reserve(process, gpu, charge)) {
+    if (!ap_gpu_reserve_patiently(process, gpu, charge)) {
         ap_gpu_count_denied(gpu);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

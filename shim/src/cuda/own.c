@@ -2,9 +2,9 @@
 #include "own.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "../common/account.h"
 #include "../common/front.h"
 #include "../common/sys.h"
 
@@ -52,12 +52,8 @@ static bool ready(struct ap_own *own)
 
 static bool look_up(struct ap_gpu *gpu)
 {
-    const uint8_t *u = gpu->uuid;
-    char text[64];
-    snprintf(text, sizeof text,
-             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
-             u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
-             u[15]);
+    char text[AP_UUID_TEXT];
+    ap_uuid_name(gpu->uuid, text);
     return gpu->overhead.nvml ||
            real.nvmlDeviceGetHandleByUUID(text, &gpu->overhead.nvml) == SUCCESS;
 }
@@ -76,9 +72,8 @@ static size_t choose(list_function *list)
 }
 
 static enum ap_own_answer find(const unsigned char *list, unsigned int count, size_t size,
-                               uint64_t *bytes)
+                               uint32_t wanted, uint64_t *bytes)
 {
-    uint32_t wanted = ap_pid();
     for (unsigned int i = 0; i < count; i++) {
         uint32_t pid;
         memcpy(&pid, list + i * size, sizeof pid);
@@ -90,7 +85,8 @@ static enum ap_own_answer find(const unsigned char *list, unsigned int count, si
     return AP_OWN_ABSENT;
 }
 
-static enum ap_own_answer ask(struct ap_own *own, struct ap_gpu *gpu, uint64_t *bytes)
+static enum ap_own_answer ask(struct ap_own *own, struct ap_gpu *gpu, uint32_t pid,
+                              uint64_t *bytes)
 {
     unsigned int count = AP_LISTED_MAX;
     list_function list;
@@ -104,7 +100,7 @@ static enum ap_own_answer ask(struct ap_own *own, struct ap_gpu *gpu, uint64_t *
         gpu->overhead.nvml = NULL;
         result = look_up(gpu) ? list(gpu->overhead.nvml, &count, own->list) : UNINITIALIZED;
     }
-    return result == SUCCESS ? find(own->list, count, size, bytes) : AP_OWN_UNKNOWN;
+    return result == SUCCESS ? find(own->list, count, size, pid, bytes) : AP_OWN_UNKNOWN;
 }
 
 enum ap_own_answer ap_own_memory(struct ap_process *process, struct ap_gpu *gpu, uint64_t *bytes)
@@ -113,8 +109,26 @@ enum ap_own_answer ap_own_memory(struct ap_process *process, struct ap_gpu *gpu,
     enum ap_own_answer answer = AP_OWN_UNKNOWN;
     ap_lock(&process->own.lock);
     if (ready(&process->own))
-        answer = ask(&process->own, gpu, bytes);
+        answer = ask(&process->own, gpu, ap_pid(), bytes);
     ap_unlock(&process->own.lock);
     errno = saved;
     return answer;
+}
+
+/* Loads nothing: the caller may hold any lock. Who is charged has asked before. */
+bool ap_driver_lists(const struct ap_ledger *ledger, uint32_t pid)
+{
+    int saved = errno;
+    uint64_t bytes = 0;
+    enum ap_own_answer answer = AP_OWN_UNKNOWN;
+    struct ap_process *process = ap_process();
+    struct ap_gpu *gpu = process ? ap_gpu_of_ledger(process, ledger) : NULL;
+    if (!gpu || atomic_load(&gpu->overhead.distrusted))
+        return false;
+    ap_lock(&process->own.lock);
+    if (process->own.state == AP_OWN_READY)
+        answer = ask(&process->own, gpu, pid, &bytes);
+    ap_unlock(&process->own.lock);
+    errno = saved;
+    return answer == AP_OWN_TOLD && bytes > 0;
 }

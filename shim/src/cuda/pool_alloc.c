@@ -129,23 +129,43 @@ static CUresult attempt(struct ap_process *process, struct ap_pool *pool, const 
     return result;
 }
 
-static CUresult draw(struct ap_process *process, struct ap_pool *pool, const struct request *r,
-                     CUdeviceptr *pointer)
+static CUresult draw_once(struct ap_process *process, struct ap_pool *pool,
+                          const struct request *r, CUdeviceptr *pointer, bool *ours)
 {
     CUdeviceptr given = 0;
-    bool ours = false;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
+    *ours = false;
     ap_lock(&pool->lock);
     if (!pool->ended) {
-        result = attempt(process, pool, r, &given, &ours);
+        result = attempt(process, pool, r, &given, ours);
         /* What was given and taken back has been waited for, and may have left room. */
-        if (result != CUDA_SUCCESS && ours && given)
-            result = attempt(process, pool, r, &given, &ours);
+        if (result != CUDA_SUCCESS && *ours && given)
+            result = attempt(process, pool, r, &given, ours);
     }
     ap_unlock(&pool->lock);
     if (result == CUDA_SUCCESS)
         *pointer = given;
-    else if (ours)
+    return result;
+}
+
+/* The least that the pool must grow by for the request. */
+static uint64_t lacks(struct ap_pool *pool, uint64_t bytes)
+{
+    ap_lock(&pool->lock);
+    uint64_t room = pool->ended ? 0 : free_room(pool, bytes);
+    ap_unlock(&pool->lock);
+    return ap_chunks(bytes > room ? bytes - room : bytes);
+}
+
+static CUresult draw(struct ap_process *process, struct ap_pool *pool, const struct request *r,
+                     CUdeviceptr *pointer)
+{
+    bool ours;
+    CUresult result = draw_once(process, pool, r, pointer, &ours);
+    if (result != CUDA_SUCCESS && ours &&
+        ap_gpu_await_dead(process, pool->gpu, lacks(pool, r->bytes)))
+        result = draw_once(process, pool, r, pointer, &ours);
+    if (result != CUDA_SUCCESS && ours)
         ap_gpu_count_denied(pool->gpu);
     return result;
 }

@@ -3,6 +3,7 @@
 #include "context.h"
 #include "deferred.h"
 #include "device.h"
+#include "gate.h"
 
 #define AT_ONCE 32
 
@@ -89,6 +90,7 @@ static void drop_greens(struct ap_process *process, uint64_t primary)
     size_t count;
     while ((count = ap_table_take_context(&process->contexts, primary, greens, AT_ONCE)) > 0)
         for (size_t i = 0; i < count; i++) {
+            ap_gate_context_ended(process, greens[i].key);
             ap_charge_drop_context(process, greens[i].key);
             ap_deferred_context_ended(process, greens[i].key);
         }
@@ -99,6 +101,7 @@ bool ap_primary_has_ended(struct ap_process *process, struct ap_primary *primary
     struct ap_gpu *gpu = primary->gpu;
     if (!gpu || is_active(device))
         return false;
+    ap_gate_context_ended(process, primary->context);
     ap_charge_drop_context(process, primary->context);
     ap_deferred_context_ended(process, primary->context);
     drop_greens(process, primary->context);
@@ -118,9 +121,11 @@ static CUresult end_primary(device_function driver, CUdevice device)
     if (!primary)
         return driver(device);
     ap_lock(&primary->lock);
+    ap_gate_before_end(process);
     CUresult result = driver(device);
     if (result == CUDA_SUCCESS)
         (void)ap_primary_has_ended(process, primary, device);
+    ap_gate_after_end(process);
     ap_unlock(&primary->lock);
     return result;
 }

@@ -8,6 +8,7 @@
 #define READINGS 4
 #define SOON_MS 10
 #define MIB_SHIFT 20
+#define AT_ONCE 32
 
 struct reading {
     uint64_t low, high; /* the overhead lies between them, promises left out */
@@ -185,7 +186,7 @@ CUresult ap_growth_begin(struct ap_growth *growth, struct ap_process *process, s
                          uint64_t expected)
 {
     *growth = (struct ap_growth){.process = process, .gpu = gpu, .expected = expected};
-    if (expected && !ap_gpu_reserve(process, gpu, expected)) {
+    if (expected && !ap_gpu_reserve_patiently(process, gpu, expected)) {
         ap_gpu_count_denied(gpu);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -202,6 +203,18 @@ CUresult ap_growth_begin_context(struct ap_growth *growth, struct ap_process *pr
     CUresult result = ap_growth_begin(growth, process, gpu, mib << MIB_SHIFT);
     growth->context = true;
     return result;
+}
+
+CUresult ap_growth_expect(struct ap_growth *growth, uint64_t bytes)
+{
+    if (bytes && !ap_gpu_reserve_patiently(growth->process, growth->gpu, bytes)) {
+        ap_growth_cancel(growth);
+        ap_gpu_count_denied(growth->gpu);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    atomic_fetch_add(&growth->gpu->overhead.growing, bytes);
+    growth->expected += bytes;
+    return CUDA_SUCCESS;
 }
 
 void ap_growth_cancel(struct ap_growth *growth)
@@ -288,8 +301,8 @@ static void note_promise(struct ap_process *process, struct ap_gpu *gpu, uint64_
         (void)ap_table_put(&process->promises, &record, &old, &had_old);
 }
 
-bool ap_truth_promise(struct ap_process *process, struct ap_gpu *gpu, uint64_t context,
-                      uint64_t bytes, uint64_t *before)
+static bool promise(struct ap_process *process, struct ap_gpu *gpu, uint64_t context,
+                    uint64_t bytes, uint64_t *before)
 {
     ap_lock(&gpu->overhead.lock);
     uint64_t from = take_promise(process, gpu, context);
@@ -299,9 +312,27 @@ bool ap_truth_promise(struct ap_process *process, struct ap_gpu *gpu, uint64_t c
     note_promise(process, gpu, context, fits ? bytes : from);
     ap_unlock(&gpu->overhead.lock);
     *before = from;
-    if (!fits)
-        ap_gpu_count_denied(gpu);
     return fits;
+}
+
+bool ap_truth_promise(struct ap_process *process, struct ap_gpu *gpu, uint64_t context,
+                      uint64_t bytes, uint64_t *before)
+{
+    if (promise(process, gpu, context, bytes, before) ||
+        (ap_gpu_await_dead(process, gpu, bytes - *before) &&
+         promise(process, gpu, context, bytes, before)))
+        return true;
+    ap_gpu_count_denied(gpu);
+    return false;
+}
+
+/* What libraries brought into the context went with it. */
+static void forget_brought(struct ap_process *process, uint64_t context)
+{
+    struct ap_record records[AT_ONCE];
+    size_t count = AT_ONCE;
+    while (count > 0)
+        count = ap_table_take_context(&process->brought, context, records, AT_ONCE);
 }
 
 void ap_truth_context_ended(struct ap_process *process, struct ap_gpu *gpu, uint64_t context,
@@ -312,5 +343,6 @@ void ap_truth_context_ended(struct ap_process *process, struct ap_gpu *gpu, uint
     atomic_fetch_sub(&gpu->overhead.contexts, 1);
     ap_unlock(&gpu->overhead.lock);
     atomic_fetch_add(&process->unloads, 1);
+    forget_brought(process, context);
     ap_truth_shrunk(process, gpu, bytes);
 }

@@ -48,6 +48,10 @@ CUresult ap_growth_begin(struct ap_growth *growth, struct ap_process *process, s
 CUresult ap_growth_begin_context(struct ap_growth *growth, struct ap_process *process,
                                  struct ap_gpu *gpu);
 
+/* After that: reserves for what else it is expected to take. CUDA_SUCCESS, or the error to return,
+ * after which the growth is over. */
+CUresult ap_growth_expect(struct ap_growth *growth, uint64_t bytes);
+
 /* The driver refused. */
 void ap_growth_cancel(struct ap_growth *growth);
 

@@ -2,7 +2,9 @@
  * folders where the driver's libraries were mounted.
  *
  *   apportion-ldcache --ldconfig <host path> --folder <container path> [--folder <…>]…
+ *                     [--link <container path>:<target>]…
  *
+ * A link is made where nothing was mounted at its path.
  * Reads the container's OCI state on stdin. Exit status 0: done, or nothing to do in this image;
  * 1: one line on stderr says what is wrong and what to do. */
 #define _GNU_SOURCE
@@ -21,17 +23,21 @@
 #include <unistd.h>
 
 #include "json.h"
+#include "links.h"
 #include "rootfs.h"
 
 #define STATE_MOST (1u << 20)
 #define CONFIG_MOST (16u << 20)
 #define FOLDERS_MOST 32
+#define LINKS_MOST 32
 #define SECONDS_MOST 20 /* for all but ldconfig */
 
 struct task {
     const char *ldconfig;
     char *folders[FOLDERS_MOST];
     int count;
+    char *links[LINKS_MOST];
+    int link_count;
 };
 
 void say(const char *format, ...)
@@ -44,22 +50,17 @@ void say(const char *format, ...)
     va_end(arguments);
 }
 
-/* Absolute, without "..", and of letters that mean nothing to ldconfig's configuration. */
-static bool good_folder(const char *folder)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                  "0123456789/._+-";
-    return folder[0] == '/' && strspn(folder, letters) == strlen(folder) && !strstr(folder, "..");
-}
-
 static bool read_arguments(int argc, char **argv, struct task *task)
 {
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--ldconfig") == 0 && !task->ldconfig) {
             task->ldconfig = argv[i + 1];
         } else if (strcmp(argv[i], "--folder") == 0 && task->count < FOLDERS_MOST &&
-                   good_folder(argv[i + 1])) {
+                   good_path(argv[i + 1])) {
             task->folders[task->count++] = argv[i + 1];
+        } else if (strcmp(argv[i], "--link") == 0 && task->link_count < LINKS_MOST &&
+                   good_link(argv[i + 1])) {
+            task->links[task->link_count++] = argv[i + 1];
         } else {
             say("argument refused: %s %s", argv[i], argv[i + 1]);
             return false;
@@ -67,7 +68,8 @@ static bool read_arguments(int argc, char **argv, struct task *task)
     }
     if (argc % 2 == 1 && task->ldconfig && task->count > 0)
         return true;
-    say("usage: apportion-ldcache --ldconfig <host path> --folder <container path>…");
+    say("usage: apportion-ldcache --ldconfig <host path> --folder <container path>…"
+        " [--link <container path>:<target>]…");
     return false;
 }
 
@@ -203,7 +205,9 @@ int main(int argc, char **argv)
         say("cannot start a process: %s", strerror(errno));
         return EXIT_FAILURE;
     }
-    if (child == 0)
-        _exit(refresh_cache(rootfs, ldconfig, task.folders, task.count));
+    if (child == 0) {
+        struct work work = {task.folders, task.count, task.links, task.link_count};
+        _exit(refresh_cache(rootfs, ldconfig, &work));
+    }
     return wait_for(child);
 }

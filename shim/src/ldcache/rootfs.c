@@ -19,6 +19,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "links.h"
+
 #define CONF_FOLDER "ld.so.conf.d"
 #define CONF_NAME "00-apportion.conf"
 #define CONF_PART ".00-apportion.conf.part"
@@ -167,7 +169,7 @@ static enum outcome become_ldconfig(int ldconfig, int nowhere, char *const folde
     return failed("cannot start ldconfig", "check the program given with --ldconfig");
 }
 
-enum outcome refresh_cache(const char *rootfs, int ldconfig, char *const folders[], int count)
+enum outcome refresh_cache(const char *rootfs, int ldconfig, const struct work *work)
 {
     int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (nowhere < 0)
@@ -180,6 +182,10 @@ enum outcome refresh_cache(const char *rootfs, int ldconfig, char *const folders
     if (cover_proc() < 0)
         return failed("cannot cover the image's /proc", "the hook must run as root");
     umask(022);
-    enum outcome outcome = configure(folders, count);
-    return outcome == DONE ? become_ldconfig(ldconfig, nowhere, folders, count) : outcome;
+    enum outcome outcome = make_links(work->links, work->link_count);
+    if (outcome == DONE)
+        outcome = configure(work->folders, work->count);
+    if (outcome != DONE)
+        return outcome;
+    return become_ldconfig(ldconfig, nowhere, work->folders, work->count);
 }
