@@ -14,6 +14,8 @@ need cppcheck cppcheck
 need musl-gcc musl-tools
 need readelf binutils
 need unshare util-linux
+need zstd zstd
+need lz4 lz4
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 need python3 python3
 python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)

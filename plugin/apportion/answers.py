@@ -77,6 +77,12 @@ def check_node(what: str, found: Object) -> None:
     _named(what, found, "name", "uid")
 
 
+def check_class(what: str, found: Object) -> None:
+    """Refuse what is no DeviceClass."""
+    _named(what, found, "name")
+    _object(what, "spec", found.get("spec"))
+
+
 def check_event(what: str, found: Object) -> None:
     """Refuse what is no Event."""
     _named(what, found, "name", "namespace")

@@ -10,24 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from apportion import names, quantity
+from apportion import features, names, quantity, shareconfig
 from apportion.errors import ClaimError
+from apportion.fields import MAX_SHOWN, Field, plain
 from apportion.model import (
+    Access,
     Capacity,
     ClaimRef,
-    CoresPolicy,
     Device,
     DeviceName,
     ResolvedClaim,
     Share,
     ShareKey,
 )
-
-_SOURCES = ("FromClass", "FromClaim")
-"""In rising precedence: what a claim says goes over what its class says."""
+from apportion.shareconfig import ShareConfig
 
 _AGAIN = "delete the claim and its pod, so that they are scheduled again"
-_MAX_SHOWN = 64
 
 
 def resolve(
@@ -54,7 +52,7 @@ def resolve(
     """
     offer = _Offer(driver, pool, devices, cores_min)
     try:
-        return _resolve(_Field("", claim), ref, offer)
+        return _resolve(Field("", claim), ref, offer)
     except ClaimError as error:
         raise ClaimError(f"claim {ref}: {error}") from error
 
@@ -70,7 +68,7 @@ def given(
     Raises:
         ClaimError: the object is too odd to tell.
     """
-    found = _Field("", claim)
+    found = Field("", claim)
     if found.get("metadata").get("uid").text() != ref.uid:
         return {}
     results = found.get("status").get("allocation").get("devices").get("results").entries()
@@ -94,79 +92,9 @@ class _Offer:
     cores_min: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A value of the object with its path: every wrong type is an error that names its place.
-
-    JSON's null is an absent field, as it is to the API.
-    """
-
-    path: str
-    value: Any
-
-    def get(self, key: str) -> _Field:
-        """Return the field `key` of this object; absent ones have the value None."""
-        return _Field(f"{self.path}.{key}".lstrip("."), self.mapping().get(key))
-
-    def mapping(self) -> Mapping[str, Any]:
-        """Return this object, empty where absent."""
-        if self.value is None:
-            return {}
-        if not isinstance(self.value, Mapping):
-            raise self.wrong("an object")
-        return self.value
-
-    def entries(self) -> list[_Field]:
-        """Return the entries of this list, empty where absent."""
-        if self.value is None:
-            return []
-        if not isinstance(self.value, list):
-            raise self.wrong("a list")
-        return [_Field(f"{self.path}[{n}]", entry) for n, entry in enumerate(self.value)]
-
-    def text(self) -> str:
-        """Return this text, which must be there and not be empty."""
-        if not isinstance(self.value, str) or self.value == "":
-            raise self.wrong("a text")
-        return self.value
-
-    def flag(self) -> bool:
-        """Return this truth value, false where absent."""
-        if self.value is not None and not isinstance(self.value, bool):
-            raise self.wrong("true or false")
-        return bool(self.value)
-
-    def known(self, *keys: str, what: str = "field") -> None:
-        """Refuse an object with any other key: a misspelt limit must not be a missing one."""
-        for key in sorted(set(self.mapping()) - set(keys)):
-            raise ClaimError(
-                f"{self.path}.{_plain(key)} is an unknown {what}; "
-                f"known here: {', '.join(sorted(keys))}"
-            )
-
-    def wrong(self, expected: str) -> ClaimError:
-        """Return the error for a value of another type than `expected`."""
-        return ClaimError(f"{self.path or 'the object'} is {self.shown()}; expected {expected}")
-
-    def shown(self) -> str:
-        """Return the value as a message can bear it."""
-        if self.value is None:
-            return "missing"
-        if isinstance(self.value, str):
-            return repr(self.value[:_MAX_SHOWN])
-        return (
-            f"a JSON {'object' if isinstance(self.value, Mapping) else type(self.value).__name__}"
-        )
-
-
-def _plain(text: str) -> str:
-    """Return what somebody wrote as one short line."""
-    return repr(text[:_MAX_SHOWN])[1:-1]
-
-
-def _resolve(claim: _Field, ref: ClaimRef, offer: _Offer) -> ResolvedClaim:
+def _resolve(claim: Field, ref: ClaimRef, offer: _Offer) -> ResolvedClaim:
     allocation = _allocation(claim, ref).get("devices")
-    configs = _configs(allocation.get("config"), offer.driver)
+    configs = shareconfig.configs(allocation.get("config"), offer.driver)
     results = allocation.get("results").entries()
     ours = [
         (index, result)
@@ -174,25 +102,28 @@ def _resolve(claim: _Field, ref: ClaimRef, offer: _Offer) -> ResolvedClaim:
         if result.get("driver").text() == offer.driver
     ]
     if not ours:
-        drivers = ", ".join(sorted({_plain(r.get("driver").text()) for r in results})) or "none"
+        drivers = ", ".join(sorted({plain(r.get("driver").text()) for r in results})) or "none"
         raise ClaimError(
             f"no device of driver {offer.driver} in its allocation (drivers there: {drivers}); "
             "nothing is to be prepared here: look at the DeviceClass of its requests"
         )
-    shares = tuple(_share(result, index, ref, offer, configs) for index, result in ours)
+    shares = tuple(
+        _share(names.share_key(ref.uid, index), claim, result, offer, configs)
+        for index, result in ours
+    )
     _refuse_duplicates(shares)
     return ResolvedClaim(ref, shares, _pods(claim.get("status").get("reservedFor")))
 
 
-def _allocation(claim: _Field, ref: ClaimRef) -> _Field:
+def _allocation(claim: Field, ref: ClaimRef) -> Field:
     uid = claim.get("metadata").get("uid").text()
     if uid != ref.uid:
         raise ClaimError(
-            f"its UID is {uid[:_MAX_SHOWN]!r}, kubelet asked for {ref.uid!r}: it was deleted and "
+            f"its UID is {uid[:MAX_SHOWN]!r}, kubelet asked for {ref.uid!r}: it was deleted and "
             "made again under the same name; delete the pod if it does not go by itself"
         )
     if not names.is_uid(uid):
-        raise ClaimError(f"metadata.uid is {uid[:_MAX_SHOWN]!r}, which cannot name a file")
+        raise ClaimError(f"metadata.uid is {uid[:MAX_SHOWN]!r}, which cannot name a file")
     allocation = claim.get("status").get("allocation")
     if allocation.value is None:
         deleted = claim.get("metadata").get("deletionTimestamp").value is not None
@@ -202,28 +133,71 @@ def _allocation(claim: _Field, ref: ClaimRef) -> _Field:
 
 
 def _share(
-    result: _Field, index: int, ref: ClaimRef, offer: _Offer, configs: Sequence[_Config]
+    key: ShareKey,
+    claim: Field,
+    result: Field,
+    offer: _Offer,
+    configs: Sequence[ShareConfig],
 ) -> Share:
     request = _request(result.get("request"))
-    if result.get("adminAccess").flag():
-        raise ClaimError(
-            f"{result.path}.adminAccess is true, which this driver does not give: such a share "
-            "would have no limit; take adminAccess from the request"
-        )
     device = _device(result, offer)
+    share_id = result.get("shareID")
+    access, capacity = _given(claim, result, device, offer.cores_min)
+    if not is_bare(result):
+        _check_share_id(share_id)
     return Share(
-        key=names.share_key(ref.uid, index),
+        key=key,
         request=request,
         pool=offer.pool,
         device=device.name,
-        share_id=_share_id(result.get("shareID")),
+        share_id=share_id.value,
         uuid=device.gpu.uuid,
-        capacity=_capacity(result.get("consumedCapacity"), device, offer.cores_min),
-        policy=_policy(request, configs),
+        capacity=capacity,
+        policy=shareconfig.policy(request, configs),
+        access=access,
     )
 
 
-def _request(field: _Field) -> str:
+def is_bare(result: Field) -> bool:
+    """Return whether a result is of a Kubernetes that shares no device.
+
+    Without the feature gate DRAConsumableCapacity a device is one claim's alone, and the result
+    has neither an ID of a share nor an amount.
+    """
+    return result.get("shareID").value is None and result.get("consumedCapacity").value is None
+
+
+def asks_for_a_part(claim: Field, request: str) -> bool:
+    """Return whether a request names capacity; so does one that is not to be found."""
+    name, _, alternative = request.partition("/")
+    found = _by_name(claim.get("spec").get("devices").get("requests"), name)
+    if found is not None and alternative:
+        found = _by_name(found.get("firstAvailable"), alternative)
+    elif found is not None:
+        found = found.get("exactly")
+    return found is None or bool(found.get("capacity").get("requests").mapping())
+
+
+def _by_name(entries: Field, name: str) -> Field | None:
+    return next((entry for entry in entries.entries() if entry.get("name").value == name), None)
+
+
+def _given(claim: Field, result: Field, device: Device, cores_min: int) -> tuple[Access, Capacity]:
+    """Return how much of its device a result is; who asks for all of it gets the whole card.
+
+    Admin access, which the API server keeps to namespaces of administrators, takes nothing,
+    whatever the scheduler has written down for it. A bare result is all of its device, unless a
+    part was asked for: the ledger's proof keeps everybody else off that card.
+    """
+    if result.get("adminAccess").flag():
+        return Access.ADMIN, Capacity(cores=0, memory=0)
+    if is_bare(result) and not asks_for_a_part(claim, result.get("request").text()):
+        return Access.WHOLE, device.capacity
+    capacity = _capacity(result.get("consumedCapacity"), device, cores_min)
+    return Access.WHOLE if capacity == device.capacity else Access.SHARE, capacity
+
+
+def _request(field: Field) -> str:
     """Return the request's name; it becomes part of CDI device names, so its form is checked."""
     request = field.text()
     parts = request.split("/")
@@ -232,11 +206,11 @@ def _request(field: _Field) -> str:
     return request
 
 
-def _device(result: _Field, offer: _Offer) -> Device:
+def _device(result: Field, offer: _Offer) -> Device:
     pool = result.get("pool").text()
     if pool != offer.pool:
         raise ClaimError(
-            f"{result.path}.pool is {pool[:_MAX_SHOWN]!r}, and this node publishes only "
+            f"{result.path}.pool is {pool[:MAX_SHOWN]!r}, and this node publishes only "
             f"{offer.pool!r}: the claim was allocated for another node; {_AGAIN}"
         )
     name = result.get("device").text()
@@ -244,30 +218,31 @@ def _device(result: _Field, offer: _Offer) -> Device:
     if device is None:
         known = ", ".join(sorted(offer.devices)) or "none"
         raise ClaimError(
-            f"{result.path}.device is {name[:_MAX_SHOWN]!r}, which this node does not publish "
+            f"{result.path}.device is {name[:MAX_SHOWN]!r}, which this node does not publish "
             f"(published: {known}); if its GPU is lost or in MIG mode, mend that; else {_AGAIN}"
         )
     return device
 
 
-def _share_id(field: _Field) -> str:
-    """Return the share's ID: the scheduler gives one for each result of a shareable device."""
+def _check_share_id(field: Field) -> None:
+    """Refuse what is no share's ID: the scheduler gives one for each result of a shareable device.
+
+    Such a result without one is half of what a scheduler writes.
+    """
     if field.value is None:
         raise ClaimError(f"{field.path} is missing; {_gate()}")
-    share_id = field.text()
-    if not names.is_uid(share_id):
+    if not names.is_uid(field.text()):
         raise field.wrong("letters, digits and dashes")
-    return share_id
 
 
 def _gate() -> str:
     return (
-        "the scheduler or the API server runs without the feature gate DRAConsumableCapacity: "
-        f"switch it on, then {_AGAIN}"
+        "the scheduler or the API server shares no devices: "
+        f"{features.SHARING.switch_on()}, then {_AGAIN}"
     )
 
 
-def _capacity(field: _Field, device: Device, cores_min: int) -> Capacity:
+def _capacity(field: Field, device: Device, cores_min: int) -> Capacity:
     """Return what was consumed; exactly the published names, and values the policy can give."""
     if not field.mapping():
         raise ClaimError(f"{field.path} is missing: the share has no limits; {_gate()}")
@@ -284,7 +259,7 @@ def _capacity(field: _Field, device: Device, cores_min: int) -> Capacity:
     )
 
 
-def _amount(field: _Field, least: int, most: int, step: int, device: Device) -> int:
+def _amount(field: Field, least: int, most: int, step: int, device: Device) -> int:
     """Return a quantity that the published policy could have produced: least..most by step.
 
     The scheduler rounds every request up to the policy; another value comes from a policy that is
@@ -294,6 +269,8 @@ def _amount(field: _Field, least: int, most: int, step: int, device: Device) -> 
         value = quantity.parse(field.value)
     except ValueError as error:
         raise ClaimError(f"{field.path}: {error}; {_AGAIN}") from error
+    if least <= value <= most and (value - least) % step == 0:
+        return value
     shown = f"{field.path} is {quantity.render(value)}"
     if value > most:
         raise ClaimError(
@@ -301,9 +278,7 @@ def _amount(field: _Field, least: int, most: int, step: int, device: Device) -> 
         )
     if value < least:
         raise ClaimError(f"{shown}; a share has at least {quantity.render(least)}; {_AGAIN}")
-    if (value - least) % step:
-        raise ClaimError(f"{shown}, no multiple of {quantity.render(step)}; {_AGAIN}")
-    return value
+    raise ClaimError(f"{shown}, no multiple of {quantity.render(step)}; {_AGAIN}")
 
 
 def _refuse_duplicates(shares: Sequence[Share]) -> None:
@@ -313,11 +288,11 @@ def _refuse_duplicates(shares: Sequence[Share]) -> None:
         if other is not share:
             raise ClaimError(
                 f"requests {other.request} and {share.request} have the same share "
-                f"{share.share_id} of device {share.device}; {_AGAIN}"
+                f"{share.share_id or 'without an ID'} of device {share.device}; {_AGAIN}"
             )
 
 
-def _pods(reserved: _Field) -> tuple[str, ...]:
+def _pods(reserved: Field) -> tuple[str, ...]:
     """Return the names of the pods in status.reservedFor, sorted."""
     found = set()
     for consumer in reserved.entries():
@@ -325,61 +300,3 @@ def _pods(reserved: _Field) -> tuple[str, ...]:
         if group == "" and consumer.get("resource").text() == "pods":
             found.add(consumer.get("name").text())
     return tuple(sorted(found))
-
-
-@dataclass(frozen=True, slots=True)
-class _Config:
-    """One ShareConfig of ours: the requests it is for (none: all), and what it sets."""
-
-    requests: tuple[str, ...]
-    policy: CoresPolicy | None
-
-    def covers(self, request: str) -> bool:
-        """Return whether it is for `request`; the name of a parent covers its subrequests."""
-        parent = request.split("/", maxsplit=1)[0]
-        return not self.requests or request in self.requests or parent in self.requests
-
-
-def _configs(config: _Field, driver: str) -> list[_Config]:
-    """Return the configurations for our driver, in rising precedence.
-
-    All of them are checked, also those for requests that got no device: what is refused must not
-    depend on which alternative the scheduler took.
-    """
-    found: dict[str, list[_Config]] = {source: [] for source in _SOURCES}
-    for entry in config.entries():
-        opaque = entry.get("opaque")
-        if opaque.value is None or opaque.get("driver").text() != driver:
-            continue
-        source = entry.get("source").text()
-        if source not in found:
-            raise entry.get("source").wrong(" or ".join(_SOURCES))
-        requests = tuple(request.text() for request in entry.get("requests").entries())
-        found[source].append(_Config(requests, _parameters(opaque.get("parameters"))))
-    return [config for source in _SOURCES for config in found[source]]
-
-
-def _parameters(parameters: _Field) -> CoresPolicy | None:
-    """Return the cores policy of a ShareConfig, None where it sets none."""
-    for key, expected in (("apiVersion", names.CONFIG_API), ("kind", names.CONFIG_KIND)):
-        if parameters.get(key).value != expected:
-            raise parameters.get(key).wrong(repr(expected))
-    parameters.known("apiVersion", "kind", names.CORES)
-    cores = parameters.get(names.CORES)
-    cores.known("policy")
-    policy = cores.get("policy")
-    if "policy" not in cores.mapping():
-        return None
-    try:
-        return CoresPolicy(policy.text())
-    except ValueError as error:
-        raise policy.wrong(" or ".join(CoresPolicy)) from error
-
-
-def _policy(request: str, configs: Sequence[_Config]) -> CoresPolicy:
-    """Return the last policy set for a request; without one, idle cores are not taken."""
-    found = CoresPolicy.CAP
-    for config in configs:
-        if config.policy is not None and config.covers(request):
-            found = config.policy
-    return found

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from apportion import names, quantity
-from apportion.model import Capacity, GpuUuid, Share, ShareKey, Usage
+from apportion.model import Access, Capacity, CoresUse, GpuUuid, Share, ShareKey, Usage
 
 KIND = "ShareStatus"
 READY, HEALTHY = "Ready", "Healthy"
 
+_NS = 1_000_000_000
+_MOST_S = 1 << 34  # of a counter of nanoseconds in 64 bits
 # A use that changed by less than this part of the share, or by less than this, can wait.
 _STEP_PART, _STEP_LEAST = 32, 16 * quantity.MIB
 NOW, SOON, LATER = 0, 1, 10
@@ -54,10 +56,12 @@ class ShareStatus:
         node: name of the node.
         key: the share's key there.
         uuid: GPU.
-        capacity: what it may take.
-        usage: what its ledger says, None where it cannot be read.
+        capacity: what it may take; nothing of its own for admin access.
+        usage: what its ledger says, None where it cannot be read, or says nothing: of whole cards
+            and admin access.
         observed: when, in RFC 3339.
         conditions: by type.
+        access: how much of the GPU it is.
     """
 
     node: str
@@ -67,6 +71,7 @@ class ShareStatus:
     usage: Usage | None
     observed: str
     conditions: tuple[Condition, ...] = ()
+    access: Access = Access.SHARE
 
 
 def entry(driver: str, share: Share, status: ShareStatus) -> dict[str, Any]:
@@ -80,6 +85,7 @@ def entry(driver: str, share: Share, status: ShareStatus) -> dict[str, Any]:
         "uuid": status.uuid,
         "memoryLimitBytes": status.capacity.memory,
         "coresLimit": status.capacity.cores,
+        "access": status.access.value,
         "observedAt": status.observed,
     }
     if usage is not None:
@@ -88,6 +94,12 @@ def entry(driver: str, share: Share, status: ShareStatus) -> dict[str, Any]:
             "memoryPeakBytes": usage.peak,
             "refused": usage.denied,
             "processes": usage.processes,
+        }
+    if usage is not None and usage.cores is not None:
+        data |= {
+            "coresUsedSeconds": usage.cores.used / _NS,
+            "coresWaitedSeconds": usage.cores.waited / _NS,
+            "coresOverrunSeconds": usage.cores.overrun / _NS,
         }
     made: dict[str, Any] = {
         "driver": driver,
@@ -137,6 +149,7 @@ def read(item: Object) -> ShareStatus | None:
         usage=_usage(data),
         observed=observed,
         conditions=_conditions(item.get("conditions")),
+        access=_access(data.get("access")),
     )
 
 
@@ -176,11 +189,17 @@ def urgency(before: ShareStatus | None, now: ShareStatus) -> int | None:
 
 def _fixed(status: ShareStatus) -> tuple[object, ...]:
     conditions = tuple((each.type, each.status, each.reason) for each in status.conditions)
-    return (status.node, status.key, status.uuid, status.capacity, conditions)
+    where = (status.node, status.key, status.uuid)
+    return (*where, status.capacity, status.access, conditions)
 
 
 def _words(status: ShareStatus) -> list[str]:
     return [each.message for each in status.conditions]
+
+
+def _access(found: object) -> Access:
+    """Return how much of a GPU it is; what older versions told of is a share."""
+    return next((access for access in Access if access.value == found), Access.SHARE)
 
 
 def _usage(data: Object) -> Usage | None:
@@ -188,7 +207,18 @@ def _usage(data: Object) -> Usage | None:
     if found is None:
         return None
     held, processes, peak, denied = found
-    return Usage(total=held, held=held, processes=processes, peak=peak, denied=denied)
+    return Usage(held, held, processes, peak, denied, _cores(data))
+
+
+def _cores(data: Object) -> CoresUse | None:
+    """Return the time on the GPU, None where nothing is told of it, or nonsense."""
+    found = []
+    for word in ("Used", "Waited", "Overrun"):
+        value = data.get(f"cores{word}Seconds")
+        if type(value) not in (int, float) or value is None or not 0 <= value < _MOST_S:
+            return None
+        found.append(round(value * _NS))
+    return CoresUse(*found)
 
 
 def _amounts(data: Object, *keys: str) -> list[int] | None:

@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from apportion.errors import ConfigError
-from apportion.settings import SETTINGS, WHOLE_NUMBER, Setting
+from apportion.model import CoresMode, GpuUuid
+from apportion.settings import SETTINGS, WHOLE_NUMBER, Setting, modes, periods
 
 ENV_PREFIX = "APPORTION_"
 
@@ -40,6 +41,7 @@ class Config:
     node_name: str = ""
     pod_uid: str = ""
     kubeconfig: str = ""
+    service_account_dir: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
     plugins_dir: Path = Path("/var/lib/kubelet/plugins")
     registry_dir: Path = Path("/var/lib/kubelet/plugins_registry")
     cdi_dir: Path = Path("/var/run/cdi")
@@ -53,6 +55,11 @@ class Config:
     device_prefix: str = ""
     memory_capacity: str = "usable"
     cores_min: int = 1
+    cores_mode: str = "timeslice"
+    cores_modes: str = ""
+    cores_period_ms: int = 50
+    cores_periods: str = ""
+    mps_reserve_mib: int = 128
     self_test: str = "on"
     guard: str = "kill"
     guard_interval_s: int = 2
@@ -85,6 +92,25 @@ class Config:
     def driver_shares_dir(self) -> Path:
         """The share folders of this driver; those of another on the node are not its to sweep."""
         return self.shares_dir / self.driver_name
+
+    @property
+    def mps_dir(self) -> Path:
+        """Folder of the MPS daemons of this node; beside the shares, on the same tmpfs."""
+        return self.shares_dir.parent / "mps"
+
+    @property
+    def modes(self) -> dict[str, str]:
+        """How shares are held to their cores on the GPUs that have a mode of their own."""
+        return modes(self.cores_modes) or {}
+
+    def mode_of(self, uuid: GpuUuid) -> CoresMode:
+        """Return how shares of a GPU that are made now are held to their cores."""
+        return CoresMode(self.modes.get(uuid, self.cores_mode))
+
+    def period_ns(self, uuid: str) -> int:
+        """Return the period of a GPU's time division in nanoseconds, a multiple of 10 000."""
+        ms = (periods(self.cores_periods) or {}).get(uuid, self.cores_period_ms)
+        return ms * 1_000_000
 
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}

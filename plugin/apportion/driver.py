@@ -15,8 +15,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from apportion.container import DeviceNode, DriverFiles, Mount
 from apportion.errors import EnforcementError
-from apportion.model import DeviceNode, DriverFiles, Mount
 
 LIBRARY_DIRS: tuple[str, ...] = (
     "usr/lib/x86_64-linux-gnu",
@@ -66,7 +66,17 @@ _PROGRAMS = (
     "nvidia-persistenced",
     "nvidia-smi",
 )
-_PROGRAM_DIRS = ("usr/bin", "usr/local/bin", "usr/sbin", "bin", "sbin", "opt/bin")
+PROGRAM_DIRS = (
+    "usr/bin",
+    "usr/local/bin",
+    "usr/sbin",
+    "bin",
+    "sbin",
+    "opt/bin",
+    "usr/local/nvidia/bin",
+)
+"""Folders below a driver root where the driver's programs lie."""
+
 _SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 _FIRMWARE_DIRS = ("lib/firmware/nvidia", "usr/lib/firmware/nvidia")
 _CONTROL = "nvidiactl"
@@ -148,14 +158,15 @@ def gpu_node(found: DriverFiles, minor: int) -> DeviceNode:
     """Return the node of the GPU with this minor number; it lies where nvidiactl does."""
     control = next(node for node in found.nodes if node.path == f"/dev/{_CONTROL}")
     name = f"nvidia{minor}"
-    return DeviceNode(f"/dev/{name}", str(PurePosixPath(control.host_path).with_name(name)))
+    return DeviceNode(f"/dev/{name}", f"{control.host_path.removesuffix(_CONTROL)}{name}")
 
 
 def seen(host_path: str, root_mount: Path, root: Path, dev: Path = Path("/dev")) -> Path:
     """Return where this process sees a file of the driver; arguments as find_driver_files."""
+    above = f"{root}/"
+    if host_path.startswith(above) and above != "//":
+        return root_mount / host_path.removeprefix(above)
     path = PurePosixPath(host_path)
-    if path.is_relative_to(root) and root != Path("/"):
-        return root_mount / path.relative_to(root)
     if path.is_relative_to("/dev") and not (root_mount / "dev" / _CONTROL).exists():
         return dev / path.relative_to("/dev")
     return root_mount / path.relative_to("/")
@@ -195,7 +206,7 @@ class DriverFinder:
     def _what_changes(self, found: DriverFiles) -> tuple[str, ...]:
         """Return paths of which one changes when a driver is installed, removed or updated."""
         root_mount, root, dev = self._where
-        folders = (root_mount / found.libdir.lstrip("/"), root_mount / _PROGRAM_DIRS[0])
+        folders = (root_mount / found.libdir.lstrip("/"), root_mount / PROGRAM_DIRS[0])
         libraries = (seen(path, root_mount, root) for path in (found.cuda, found.nvml))
         nodes = (folder / name for folder in (root_mount / "dev", dev) for name in _NODES)
         return tuple(str(path) for path in (*folders, *libraries, *nodes))
@@ -276,7 +287,7 @@ def _libraries(tree: _Tree, libdir: str, version: str) -> Iterator[Mount]:
 
 def _programs(tree: _Tree) -> Iterator[Mount]:
     for name in _PROGRAMS:
-        for folder in _PROGRAM_DIRS:
+        for folder in PROGRAM_DIRS:
             real = tree.resolve(f"{folder}/{name}")
             if real is not None:
                 # Where every PATH looks, also when the driver's own folder is an odd one.

@@ -1,5 +1,8 @@
 """Files written whole or not at all, and errors of the file system in words.
 
+Whole, also after a power cut; whether it is then the old file or the new one is sure only after
+`sync_folder`, which what counts for one boot only does without: the cut ended that boot.
+
 A temporary file is locked for as long as its writer lives, so what a dead one left is told apart
 from what a living one writes without clocks or process numbers. Its name starts with a dot and ends
 in `.tmp`: container runtimes read only `.json` and `.yaml`.
@@ -58,13 +61,13 @@ def storage_error(action: str, path: Path | str, error: OSError) -> StorageError
 class Staged:
     """A temporary file beside its target, complete and on disk; `publish` gives it its name."""
 
-    def __init__(self, temporary: Path, target: Path) -> None:
+    def __init__(self, temporary: str, target: Path) -> None:
         self._temporary = temporary
         self._target = target
         self.published = False
 
     def publish(self) -> None:
-        """Rename the file to its target. Durable only after `sync_folder`."""
+        """Rename the file to its target."""
         try:
             os.rename(self._temporary, self._target)  # noqa: PTH104 - on the hot path
         except OSError as error:
@@ -74,7 +77,7 @@ class Staged:
 
 @contextlib.contextmanager
 def staged(target: Path, data: bytes, mode: int) -> Iterator[Staged]:
-    """Write `data` durably beside `target`; gone at the end of the block unless published.
+    """Write `data` beside `target` and to the disk; gone at the end of the block unless published.
 
     Raises:
         StorageError: nothing is left behind then.
@@ -89,14 +92,16 @@ def staged(target: Path, data: bytes, mode: int) -> Iterator[Staged]:
         yield stage
     finally:
         if not stage.published:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)  # noqa: PTH108 - on the hot path
         # Only now does the lock go: until here the file is somebody's.
         os.close(fd)
 
 
-def _create(target: Path) -> tuple[Path, int]:
+def _create(target: Path) -> tuple[str, int]:
+    folder, name = os.path.split(target)
     while True:
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{_SUFFIX}")
+        temporary = f"{folder}/.{name}.{secrets.token_hex(4)}{_SUFFIX}"
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -117,14 +122,13 @@ def _fill(fd: int, data: bytes, mode: int) -> None:
 
 
 def write(target: Path, data: bytes, mode: int = 0o644) -> None:
-    """Replace `target` by `data`, durably: temporary file, fsync, rename, fsync of the folder.
+    """Replace `target` by `data`: temporary file, fsync, rename.
 
     Raises:
         StorageError: `target` is as it was, and nothing else is left.
     """
     with staged(target, data, mode) as stage:
         stage.publish()
-    sync_folder(target.parent)
 
 
 def sync_folder(folder: Path) -> None:

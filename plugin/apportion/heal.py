@@ -1,15 +1,16 @@
 """What somebody took or changed of a prepared claim comes back, or is reported.
 
-A CDI spec is written again: it says the same to every container, whenever that starts. A share's
-folder is not: containers that run hold the old ledger, and beside a new one those that start later
-would count anew. It is reported; containers of the claim that start meanwhile fail, since what is
-to be mounted is not there.
+A CDI spec is written again: it says the same to every container, whenever that starts. So is the
+content of a schedule, in the very file that containers have mapped. A share's folder is not:
+containers that run hold the old ledger, and beside a new one those that start later would count
+anew. It is reported; containers of the claim that start meanwhile fail, since what is to be mounted
+is not there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from apportion import log
@@ -24,6 +25,7 @@ _LOG = logging.getLogger("apportion.prepare")
 
 # Reasons of events.
 SPEC_RESTORED = "CDISpecRestored"
+SCHEDULE_RESTORED = "ScheduleRestored"
 SHARE_DAMAGED = "ShareDamaged"
 
 
@@ -64,6 +66,7 @@ class Healer:
         }
         for uid in self._troubles.keys() - records.keys():
             del self._troubles[uid]
+        self._restore(records.values())
         for uid, record in records.items():
             try:
                 with self._store.claim_lock(uid, wait=False) as held:
@@ -75,6 +78,13 @@ class Healer:
                     error,
                     extra={"claim": str(record.ref), "uid": uid},
                 )
+
+    def _restore(self, records: Iterable[Record]) -> None:
+        owners = {share.key: record.ref for record in records for share in record.shares}
+        for key, text in self._enforcer.restore().items():
+            _LOG.warning("%s", text, extra={"share": key})
+            if key in owners:
+                self._tell(owners[key], SCHEDULE_RESTORED, text)
 
     def _heal(self, record: Record) -> None:
         uid = record.ref.uid

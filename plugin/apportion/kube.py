@@ -1,25 +1,22 @@
-"""The API server, in dictionaries: the only module that knows the Kubernetes client.
+"""The API server, in dictionaries.
 
 Dictionaries, because the client's typed models drop or refuse fields that they do not know, and
-cost memory. From the client come authentication (ServiceAccount, kubeconfig) and connections.
+cost memory. From the client comes authentication, for a kubeconfig (`wire`).
 No limit of requests on our side: who calls too often has to wait by itself (`backoff`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
-import urllib3
-import yaml
-from kubernetes import client, config
-
-from apportion import __version__, answers
+from apportion import answers, wire
+from apportion.connections import ERRORS, Answer, Limits
 from apportion.errors import (
-    ConfigError,
     KubeError,
     KubeInvalidError,
     KubeNotFoundError,
@@ -32,6 +29,7 @@ _RESOURCE = "/apis/resource.k8s.io/v1"
 """Served by Kubernetes 1.34 and newer."""
 
 _SLICES = f"{_RESOURCE}/resourceslices"
+_CLASS = f"{_RESOURCE}/deviceclasses/{{name}}"
 _CLAIM = f"{_RESOURCE}/namespaces/{{namespace}}/resourceclaims/{{name}}"
 _NODE = "/api/v1/nodes/{name}"
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/{namespace}/events"
@@ -40,8 +38,6 @@ _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
 _APPLY = "application/apply-patch+yaml"
 
-# More than threads that call at a time: 8 Prepares of 8 claims would wait for each other here.
-_CONNECTIONS = 16
 _CONNECT_S = 5
 _PAGE = 500
 # Half a million objects, which is more than an API server can hold.
@@ -52,9 +48,6 @@ _LINE = 16 << 20
 _WATCH_S = 240
 # The server sends a bookmark each minute: a connection that is silent for longer is dead.
 _WATCH_SILENCE_S = 90
-
-# What the client raises for a kubeconfig of another shape.
-_NONSENSE = (AttributeError, KeyError, TypeError, ValueError)
 
 _FAILED = 500
 _OK = range(200, 300)
@@ -71,7 +64,7 @@ class SliceList:
 class Watch:
     """Events of one watch, until the server ends it; `close` may be called by another thread."""
 
-    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+    def __init__(self, response: Answer) -> None:
         self._response = response
         self._closed = False
 
@@ -112,9 +105,9 @@ class Watch:
 class Kube:
     """Calls of the API server, safe from many threads; each raises a KubeError when it fails."""
 
-    def __init__(self, api: client.ApiClient, timeout_s: float) -> None:
-        self._api = api
-        self._timeout = (min(timeout_s, _CONNECT_S), timeout_s)
+    def __init__(self, way: wire.Wire, timeout_s: float) -> None:
+        self._wire = way
+        self._limits = Limits(min(timeout_s, _CONNECT_S), timeout_s)
 
     def get_claim(self, ref: ClaimRef) -> dict[str, Any]:
         """Return the ResourceClaim with this namespace and name, whatever its UID."""
@@ -137,10 +130,9 @@ class Kube:
             "resourceVersion": version,
             "timeoutSeconds": str(_WATCH_S),
         }
-        response = self._call(
-            "GET", _SLICES, query=query, timeout=(self._timeout[0], _WATCH_SILENCE_S)
-        )
-        return Watch(response)
+        silence = _WATCH_SILENCE_S
+        limits = replace(self._limits, whole=silence, silence=silence)
+        return Watch(self._call("GET", _SLICES, query=query, limits=limits))
 
     def create_slice(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create a slice; return it as the server stored it."""
@@ -161,6 +153,10 @@ class Kube:
     def get_node(self, name: str) -> dict[str, Any]:
         """Return the Node."""
         return self._json("GET", _NODE, {"name": name}, check=answers.check_node)
+
+    def get_class(self, name: str) -> dict[str, Any]:
+        """Return the DeviceClass."""
+        return self._json("GET", _CLASS, {"name": name}, check=answers.check_class)
 
     def apply_claim_status(
         self, ref: ClaimRef, status: Mapping[str, Any], manager: str
@@ -252,24 +248,21 @@ class Kube:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         kind: str = _JSON,
-        timeout: tuple[float, float] | None = None,
-    ) -> urllib3.BaseHTTPResponse:
+        limits: Limits | None = None,
+    ) -> Answer:
         """Return the answer, its body unread, or raise what its status stands for."""
         what = f"{method} {path.format(**parts or {})}"
         if set((parts or {}).values()) & {"", ".", ".."}:
             raise KubeInvalidError(f"{what}: nothing has such a name")
         with _broken(what):
-            request = self._api.param_serialize(
+            target = path.format(**{key: quote(part, "") for key, part in (parts or {}).items()})
+            response = self._wire.send(
                 method,
-                path,
-                path_params=dict(parts or {}),
-                query_params=list((query or {}).items()),
-                header_params={"Accept": _JSON, "Content-Type": kind},
+                f"{target}?{urlencode(query)}" if query else target,
+                kind=kind,
                 body=body,
-                auth_settings=["BearerToken"],
+                limits=limits or self._limits,
             )
-            answer = self._api.call_api(*request, _request_timeout=timeout or self._timeout)
-            response: urllib3.BaseHTTPResponse = answer.response
             if response.status not in _OK:
                 error = _error(what, response.status, response.data)
                 kind_of = path.partition("/{name}")[0].rpartition("/")[2]
@@ -281,41 +274,18 @@ class Kube:
             return response
 
 
-def connect(kubeconfig: str, timeout_s: float) -> Kube:
+def connect(kubeconfig: str, timeout_s: float, account: Path = wire.ACCOUNT) -> Kube:
     """Return the API server of a kubeconfig, or of the pod's ServiceAccount if that is empty.
+
+    Args:
+        kubeconfig: the file.
+        timeout_s: for each call, to the last byte of its answer.
+        account: where the ServiceAccount's files lie.
 
     Raises:
         ConfigError: no such file, nonsense in it, or neither pod nor kubeconfig.
     """
-    found = client.Configuration()
-    try:
-        # The client's package is marked as typed; these functions of it are not.
-        if kubeconfig:
-            config.load_kube_config(  # type: ignore[no-untyped-call]
-                kubeconfig, client_configuration=found, persist_config=False
-            )
-        else:
-            config.load_incluster_config(found)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, yaml.YAMLError, OSError, *_NONSENSE) as error:
-        raise ConfigError(_unreachable(kubeconfig, error)) from error
-    found.retries = False
-    found.connection_pool_maxsize = _CONNECTIONS
-    api = client.ApiClient(found)
-    api.user_agent = f"apportion/{__version__}"
-    return Kube(api, timeout_s)
-
-
-def _unreachable(kubeconfig: str, error: Exception) -> str:
-    why = str(error).rstrip(".")
-    if not kubeconfig:
-        return f"cannot reach a Kubernetes API: {why}; outside a pod set kubeconfig to a file"
-    # As with kubectl a list of files is one that has what any of them has.
-    if not any(os.path.lexists(path) for path in kubeconfig.split(os.pathsep)):
-        why = "there is no such file"
-    return (
-        f"cannot reach a Kubernetes API by {kubeconfig}: {why}; set kubeconfig to a file that "
-        "kubectl can use"
-    )
+    return Kube(wire.connect(kubeconfig, account), timeout_s)
 
 
 def _selector(driver: str, node: str) -> dict[str, str]:
@@ -349,11 +319,11 @@ def _broken(what: str) -> Iterator[None]:
     """Turn what connection and client raise into "not available": the next try may work."""
     try:
         yield
-    except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
+    except ERRORS as error:
         raise KubeUnavailableError(f"{what}: the API server does not answer: {error}") from error
     except RecursionError as error:
         # An object that was read well can still be too deep to be written.
         raise KubeUnavailableError(f"{what}: too deep: {error}") from error
-    except (config.ConfigException, ValueError) as error:
+    except ValueError as error:
         # The ServiceAccount's token is read again now and then, and may be no token just then.
         raise KubeUnavailableError(f"{what}: no usable credentials: {error}") from error

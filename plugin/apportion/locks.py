@@ -49,16 +49,31 @@ def held(path: Path, start: int, *, wait: bool = True) -> Iterator[bool]:
     Raises:
         StorageError: the file cannot be opened or locked.
     """
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StorageError(
-            f"cannot open the lock {path}: {error.strerror}; check the folder's permissions"
-        ) from error
+    fd = _open(path)
     try:
         yield _acquire(fd, start, wait=wait, path=path)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def held_file(path: Path, start: int) -> Iterator[int]:
+    """Hold one byte as `held` does, waiting for it, and give the open file to read and write."""
+    fd = _open(path)
+    try:
+        _acquire(fd, start, wait=True, path=path)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StorageError(
+            f"cannot open the lock {path}: {error.strerror}; check the folder's permissions"
+        ) from error
 
 
 def _acquire(fd: int, start: int, *, wait: bool, path: Path) -> bool:

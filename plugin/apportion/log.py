@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +22,9 @@ _CALL: contextvars.ContextVar[str] = contextvars.ContextVar("call", default="")
 # What logging puts on every record itself; everything else came by `extra` and is a field.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
+
+# As a value stands between quotes: nothing at all, and what would end it or its name.
+_QUOTED = re.compile(r'^$|[ "=]')
 
 # What somebody else wrote (a claim's fields) must not make a second line of a log.
 _CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), 127)}
@@ -42,8 +47,12 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _timestamp(record: logging.LogRecord) -> str:
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    return f"{seconds}.{int(record.msecs):03d}Z"
+    return f"{_second(int(record.created))}.{int(record.msecs):03d}Z"
+
+
+@functools.lru_cache(maxsize=1)
+def _second(created: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
 
 
 class JsonFormatter(logging.Formatter):
@@ -79,7 +88,7 @@ class TextFormatter(logging.Formatter):
 
 def _quoted(value: object) -> str:
     text = str(value)
-    plain = text != "" and text.isprintable() and not any(c in text for c in ' "=')
+    plain = text.isprintable() and _QUOTED.search(text) is None
     return text if plain else json.dumps(text)
 
 
@@ -96,8 +105,10 @@ def setup(level: str, form: str, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # The HTTP pool reports each retry of its own; ours are reported by who retries.
-    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    # No line says where in the code it was written, by which process or task; looking costs time.
+    logging._srcfile = None  # noqa: SLF001 - logging's own documentation says to
+    logging.logProcesses = logging.logMultiprocessing = False
+    logging.logThreads = False
 
 
 class Trouble:

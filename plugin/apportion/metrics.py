@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import prometheus_client
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from apportion import __version__
 from apportion.errors import ConfigError
-from apportion.model import ClaimRef
+from apportion.model import ClaimRef, CoresUse
 
 _LABELS = ("device", "uuid", "namespace", "claim")
 # Of counters, which never go: claims of templates have ever new names. Events and logs name them.
 _LASTING = ("device", "uuid", "namespace")
+
+_NS = 1_000_000_000
 
 # Most of a Prepare is one read of the API server and a few fsyncs; kubelet gives up at 45 s.
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
@@ -25,7 +27,20 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
 
 @dataclass(frozen=True, slots=True)
 class ShareSample:
-    """One share as it is seen by a scrape; memory in bytes, pods by name."""
+    """One share as it is seen by a scrape.
+
+    Attributes:
+        device: name in the slice.
+        uuid: GPU.
+        namespace: of the claim.
+        claim: its name.
+        pods: names of those that it was prepared for.
+        limit: memory in bytes.
+        used: memory charged to live processes, None where that cannot be read.
+        truth: memory by NVML, None where that is not known.
+        cores: percent of the GPU.
+        time: its time on the GPU, None where that cannot be read.
+    """
 
     device: str
     uuid: str
@@ -35,6 +50,8 @@ class ShareSample:
     limit: int
     used: int | None
     truth: int | None = None
+    cores: int = 0
+    time: CoresUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +122,11 @@ class Metrics:
             "Xids that the driver reported, errors of programs included.",
             ("uuid", "xid"),
         )
+        self._mps = self._counter(
+            "apportion_mps_events_total",
+            "What happened to MPS: daemons and servers that ended, and what did not work.",
+            ("uuid", "reason"),
+        )
         for method in ("prepare", "unprepare"):
             self._errors.labels(method)
         prometheus_client.Gauge(
@@ -165,6 +187,10 @@ class Metrics:
     def count_xid(self, uuid: str, xid: int) -> None:
         """Count an Xid."""
         self._xids.labels(uuid, str(xid)).inc()
+
+    def count_mps(self, uuid: str, reason: str) -> None:
+        """Count what happened to a GPU's MPS daemon."""
+        self._mps.labels(uuid, reason).inc()
 
     def watch_health(self, read: Callable[[], Iterable[HealthSample]]) -> None:
         """Let each scrape read the devices' health; called once."""
@@ -231,10 +257,10 @@ class _Shares(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Name the metrics without reading anything: this is called when it is registered."""
-        return self._families()
+        return (*self._families(), *_times())
 
     def collect(self) -> Iterator[Metric]:
-        """Read the shares and return their gauges."""
+        """Read the shares and return their gauges and their time on the GPUs."""
         count, info, limit, used, truth = self._families()
         samples = list(self._read())
         count.add_metric((), len(samples))
@@ -258,6 +284,7 @@ class _Shares(Collector):
             for key, value in sorted(values.items()):
                 family.add_metric(key, value)
         yield from (count, info, limit, used, truth)
+        yield from _timed(samples)
 
     @staticmethod
     def _families() -> tuple[GaugeMetricFamily, ...]:
@@ -282,6 +309,43 @@ class _Shares(Collector):
                 labels=_LABELS,
             ),
         )
+
+
+def _timed(samples: Iterable[ShareSample]) -> tuple[Metric, ...]:
+    """Return the shares' cores and their time on the GPUs; one series as above."""
+    sums: tuple[Counter[tuple[str, ...]], ...] = (Counter(), Counter(), Counter(), Counter())
+    for sample in samples:
+        labels = (sample.device, sample.uuid, sample.namespace, sample.claim)
+        sums[0][labels] += sample.cores
+        if sample.time is not None:
+            found = (sample.time.used, sample.time.waited, sample.time.overrun)
+            for total, value in zip(sums[1:], found, strict=True):
+                total[labels] += value
+    families = _times()
+    for family, total, unit in zip(families, sums, (100, *(_NS,) * 3), strict=True):
+        for key, value in sorted(total.items()):
+            family.add_metric(key, value / unit)
+    return families
+
+
+def _times() -> tuple[GaugeMetricFamily | CounterMetricFamily, ...]:
+    ratio = GaugeMetricFamily(
+        "apportion_share_cores_limit_ratio",
+        "Part of the GPU's time that the share may use, 0 to 1.",
+        labels=_LABELS,
+    )
+    seconds = (
+        ("used", "Time on the GPU that the share's work took."),
+        ("waited", "Time that launches were held back, summed over threads."),
+        ("overrun", "Of the used time, what lay outside the share's slots."),
+    )
+    return (
+        ratio,
+        *(
+            CounterMetricFamily(f"apportion_share_cores_{name}_seconds_total", text, labels=_LABELS)
+            for name, text in seconds
+        ),
+    )
 
 
 class _Guard(Collector):

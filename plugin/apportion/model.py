@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NewType
 
 GpuUuid = NewType("GpuUuid", str)
@@ -24,6 +24,27 @@ class CoresPolicy(enum.StrEnum):
 
     CAP = "cap"
     BURST = "burst"
+
+
+class CoresMode(enum.StrEnum):
+    """How a share is held to its cores; the words of limits.h."""
+
+    NONE = "none"
+    TIMESLICE = "timeslice"
+    MPS = "mps"
+
+
+class Access(enum.StrEnum):
+    """How much of its GPU an allocation result gives."""
+
+    SHARE = "share"
+    """A part, which the limits hold it to."""
+
+    WHOLE = "whole"
+    """All of it, and nobody else any: the driver's own libraries and numbers."""
+
+    ADMIN = "admin"
+    """A look at it beside all others (adminAccess): as WHOLE, and it takes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +120,13 @@ class Capacity:
 
     cores: int
     memory: int
+
+
+WHOLE = Capacity(cores=100, memory=1 << 50)
+"""What the limits of a whole card say: more memory than a GPU has, so the driver's own is shown."""
+
+ADMIN = Capacity(cores=0, memory=1 << 50)
+"""What the limits of admin access say; as it takes nothing, it is left out of all sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +225,11 @@ class Share:
         request: name of the request, `request/subrequest` for a prioritized list.
         pool: pool of the result.
         device: name of the device in the slice.
-        share_id: the scheduler's ID of this share, None for a device given whole.
+        share_id: the scheduler's ID of this share.
         uuid: GPU that the device is.
-        capacity: what was consumed, as allocated; enforced as it is.
+        capacity: what was consumed, as allocated; nothing for admin access.
         policy: what happens with idle cores.
+        access: how much of the GPU this is; only a SHARE is held to its capacity.
     """
 
     key: ShareKey
@@ -211,6 +240,12 @@ class Share:
     uuid: GpuUuid
     capacity: Capacity
     policy: CoresPolicy = CoresPolicy.CAP
+    access: Access = Access.SHARE
+
+    @property
+    def allowed(self) -> Capacity:
+        """What its limits say, and what it counts for against the GPU."""
+        return {Access.WHOLE: WHOLE, Access.ADMIN: ADMIN}.get(self.access, self.capacity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,66 +291,18 @@ class ClaimOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
-    """A bind mount from the host into the container."""
-
-    host_path: str
-    container_path: str
-    writable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
-    """A device node: its path in the container and where it lies on the host."""
-
-    path: str
-    host_path: str
-
-
-@dataclass(frozen=True, slots=True)
-class DriverFiles:
-    """What of the driver goes into a container, found below a driver root.
+class CoresUse:
+    """What a share's ledger says of its time on the GPU, in nanoseconds since the share was made.
 
     Attributes:
-        libdir: folder of the libraries inside the container, for example
-            `/usr/lib/x86_64-linux-gnu`.
-        cuda: host path of the real libcuda, with links resolved.
-        nvml: host path of the real libnvidia-ml.
-        mounts: everything else: other libraries, programs, firmware.
-        nodes: device nodes that all GPUs need (nvidiactl, nvidia-uvm, …).
+        used: time that its work took.
+        waited: time that launches were held back, summed over threads.
+        overrun: of `used`, what lay outside its slots.
     """
 
-    libdir: str
-    cuda: str
-    nvml: str
-    mounts: tuple[Mount, ...] = ()
-    nodes: tuple[DeviceNode, ...] = field(default=())
-
-
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """A createContainer hook: a program on the host and its arguments after argv[0]."""
-
-    path: str
-    args: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Edits:
-    """What is added to a container: CDI's containerEdits without their JSON."""
-
-    mounts: tuple[Mount, ...] = ()
-    nodes: tuple[DeviceNode, ...] = ()
-    env: tuple[str, ...] = ()
-    hooks: tuple[Hook, ...] = ()
-
-    def __add__(self, other: Edits) -> Edits:
-        return Edits(
-            self.mounts + other.mounts,
-            self.nodes + other.nodes,
-            self.env + other.env,
-            self.hooks + other.hooks,
-        )
+    used: int = 0
+    waited: int = 0
+    overrun: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +316,7 @@ class Usage:
         processes: how many processes live now that were charged, be it for a context alone.
         peak: highest total that an allocation led to, in bytes.
         denied: allocations refused since the share was made.
+        cores: its time on the GPU; None where nothing counts it, as only time division does.
     """
 
     total: int
@@ -336,6 +324,7 @@ class Usage:
     processes: int
     peak: int
     denied: int
+    cores: CoresUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,8 +345,18 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a share folder lets its containers take: the truth of enforcement."""
+    """What a share folder lets its containers take: the truth of enforcement.
+
+    Attributes:
+        key: the share.
+        uuid: its GPU.
+        capacity: its limits; of a whole card or admin access, WHOLE or ADMIN.
+        policy: what happens with idle cores.
+        mode: how its cores are held; `none` for shares of plugins that did not hold them yet.
+    """
 
     key: ShareKey
     uuid: GpuUuid
     capacity: Capacity
+    policy: CoresPolicy = CoresPolicy.CAP
+    mode: CoresMode = CoresMode.NONE

@@ -14,6 +14,9 @@ CONTAINER_SHARES = f"{CONTAINER_ROOT}/shares"
 CONTAINER_DRIVER = f"{CONTAINER_ROOT}/driver"
 """The real libraries; the front libraries' DT_NEEDED names exactly this folder."""
 
+CONTAINER_MPS = f"{CONTAINER_ROOT}/mps"
+"""The pipes of MPS daemons, by the UUID of the GPU; shim/src/cuda/mps.c looks there."""
+
 CORES = "cores"
 MEMORY = "memory"
 CONFIG_API = "apportion.gpu/v1alpha1"

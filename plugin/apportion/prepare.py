@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from apportion import claims, driver, names, quantity
 from apportion.cdi import spec
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
+from apportion.container import DriverFiles, Edits
 from apportion.enforce import Enforcer
 from apportion.errors import (
     ApportionError,
@@ -41,12 +43,11 @@ from apportion.model import (
     ClaimUid,
     Device,
     DeviceName,
-    DriverFiles,
-    Edits,
     GpuUuid,
     PreparedDevice,
     ResolvedClaim,
     Share,
+    ShareKey,
 )
 from apportion.sweep import Sweeper
 
@@ -75,6 +76,8 @@ class Preparer:
             told.
         on_prepared: told of each claim that is prepared, also again.
         on_removed: told of each claim of which nothing is left here.
+        in_use: whether a process is known to use a share, whatever the share's ledger says: of a
+            whole card that says nothing.
         clock: seconds, for the milliseconds in the logs.
     """
 
@@ -91,6 +94,7 @@ class Preparer:
         tell: Callable[[ClaimRef, str, str], None] = lambda _ref, _reason, _text: None,
         on_prepared: Callable[[Record], None] = lambda _record: None,
         on_removed: Callable[[ClaimUid], None] = lambda _uid: None,
+        in_use: Callable[[ShareKey], bool] = lambda _key: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -108,6 +112,7 @@ class Preparer:
             store=store,
             cdi=cdi,
             enforcer=enforcer,
+            in_use=in_use,
             on_removed=on_removed,
         )
         self._healer = Healer(
@@ -219,9 +224,10 @@ class Preparer:
         build = self._enforcer.build
         static = self._static
         if static is None or static[0] is not found or static[1] != build:
-            edits = self._enforcer.driver_edits(found)
-            static = (found, build, spec.driver_spec(self._config.driver_name, found, edits))
-            self._static = static
+            common = self._enforcer.common_edits(found)
+            front = self._enforcer.front_edits(found)
+            made = spec.driver_spec(self._config.driver_name, found, common, front)
+            self._static = static = (found, build, made)
         self._cdi.write_driver(static[2])
         return found, build
 
@@ -256,6 +262,7 @@ class Preparer:
     def _prepare(self, claim: ResolvedClaim, devices: Mapping[DeviceName, Device]) -> Record:
         uid = claim.ref.uid
         found, build = self._ready(claim.shares[0].uuid)
+        self._enforcer.agree(claim.shares)
         edits = [
             (share.key, self._share_edits(share, found, devices[share.device].gpu.minor))
             for share in claim.shares
@@ -268,7 +275,7 @@ class Preparer:
                 undo.callback(self._undo, claim.ref, partial(self._store.undo_begin, uid))
                 capacities = {each.gpu.uuid: each.capacity for each in devices.values()}
                 record = self._store.begin(claim, capacities, build)
-            for share in claim.shares:
+            for share in record.shares:
                 if self._enforcer.prepare(share):
                     undo.callback(self._undo, claim.ref, partial(self._enforcer.remove, share.key))
             if record.state is State.STARTED and not self._cdi.claim_path(uid).exists():
@@ -284,9 +291,9 @@ class Preparer:
         if record is None:
             return None
         same_boot = record.boot == self._store.boot
-        if same_boot and record.shares == claim.shares:
+        if same_boot and _is_same(record.shares, claim.shares):
             return record
-        busy = [share.key for share in record.shares if self._enforcer.in_use(share.key)]
+        busy = [share.key for share in record.shares if self._sweeper.in_use(share.key)]
         if busy:
             raise ClaimError(
                 f"it was allocated anew while processes still use its old share {busy[0]}; "
@@ -312,17 +319,17 @@ class Preparer:
 
     def _committed(self, record: Record, claim: ResolvedClaim, build: str) -> Record:
         """Return the record as completed, written unless it says all this already."""
-        common = spec.driver_id(self._config.driver_name)
+        name = self._config.driver_name
         devices = tuple(
             PreparedDevice(
                 # Kubelet matches the request, whichever of its alternatives was taken.
                 requests=(share.request.partition("/")[0],),
                 pool=share.pool,
                 device=share.device,
-                cdi_ids=(spec.share_id(self._config.driver_name, share.key), common),
+                cdi_ids=(spec.share_id(name, share.key), spec.driver_id(name, share.access)),
                 share_id=share.share_id,
             )
-            for share in claim.shares
+            for share in record.shares
         )
         wanted = record.completed(pods=claim.pods, library=build, devices=devices)
         if wanted != record:
@@ -370,6 +377,17 @@ class Preparer:
 
     def _ms(self, began: float) -> float:
         return round((self._clock() - began) * 1000, 2)
+
+
+def _is_same(before: Sequence[Share], now: Sequence[Share]) -> bool:
+    """Return whether it is the same allocation.
+
+    How it was prepared stays: an older plugin has given a whole card as a share, and what is all of
+    a card changes with the settings.
+    """
+    return len(before) == len(now) and all(
+        replace(one, access=other.access) == other for one, other in zip(before, now, strict=True)
+    )
 
 
 def _refuse_odd(ref: ClaimRef) -> None:

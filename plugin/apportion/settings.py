@@ -15,6 +15,35 @@ _MAX_CORES = 100
 _MAX_PORT = 65535
 _MAX_MIB = 65536
 WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
+PERIODS_MS = (10, 1000)
+"""Shortest and longest period: below, switching costs too much; above, every wait is felt."""
+
+_UUID = r"(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+_PERIOD = re.compile(f"{_UUID}=([0-9]{{1,9}})")
+_MODE = re.compile(f"{_UUID}=(none|timeslice|mps)")
+
+
+def periods(text: str) -> dict[str, int] | None:
+    """Return the milliseconds by GPU's UUID of a text such as the setting cores_periods is.
+
+    None: it is something else, or says two things of one GPU.
+    """
+    found = _by_gpu(text, _PERIOD)
+    pairs = None if found is None else {uuid: int(value) for uuid, value in found.items()}
+    good = all(PERIODS_MS[0] <= each <= PERIODS_MS[1] for each in (pairs or {}).values())
+    return pairs if good else None
+
+
+def modes(text: str) -> dict[str, str] | None:
+    """Return the modes by GPU's UUID of a text as the setting cores_modes is, None as above."""
+    return _by_gpu(text, _MODE)
+
+
+def _by_gpu(text: str, form: re.Pattern[str]) -> dict[str, str] | None:
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    found = [form.fullmatch(part) for part in parts]
+    pairs = {match[1]: match[2] for match in found if match is not None}
+    return pairs if len(pairs) == len(parts) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +120,7 @@ SETTINGS: tuple[Setting, ...] = (
         "letters, digits and dashes",
     ),
     Setting("kubeconfig", "file to reach the API server by; empty: the pod's ServiceAccount"),
+    _path("service_account_dir", "where a pod finds its ServiceAccount's token and ca.crt"),
     _path("plugins_dir", "kubelet's plugins folder; ours is <plugins_dir>/<driver_name>"),
     _path("registry_dir", "kubelet's plugin registration folder"),
     _path("cdi_dir", "where the container runtime looks for CDI specs"),
@@ -119,6 +149,38 @@ SETTINGS: tuple[Setting, ...] = (
         "usable or total",
     ),
     Setting("cores_min", "least cores of a share", _between(0, _MAX_CORES), "0 to 100"),
+    Setting(
+        "cores_mode",
+        "how shares are held to their cores: timeslice gives each its part of a period; mps its "
+        "part of the multiprocessors, by a daemon; none: they are counted, not held",
+        _one_of("none", "timeslice", "mps"),
+        "none, timeslice or mps",
+    ),
+    Setting(
+        "cores_modes",
+        "the same for single GPUs, by UUID",
+        lambda value: modes(value) is not None,
+        "such as GPU-0a1b2c3d-0000-4000-8000-000000000001=mps (none, timeslice or mps), several "
+        "with commas between, each GPU once, or nothing",
+    ),
+    Setting(
+        "cores_period_ms",
+        "period of the time division: a short one makes a share wait less, a long one switches "
+        "less often",
+        _between(*PERIODS_MS),
+        f"{PERIODS_MS[0]} to {PERIODS_MS[1]} ms, without a unit",
+    ),
+    Setting(
+        "cores_periods",
+        "periods in ms of single GPUs, by UUID",
+        lambda value: periods(value) is not None,
+        f"such as GPU-0a1b2c3d-0000-4000-8000-000000000001=20, {PERIODS_MS[0]} to {PERIODS_MS[1]} "
+        "each, several with commas between, each GPU once, or nothing",
+    ),
+    _mib(
+        "mps_reserve_mib",
+        "memory of a GPU that mps divides which is not offered: what the MPS server takes itself",
+    ),
     Setting(
         "self_test",
         "try the front libraries on the real driver before anything is published",

@@ -6,12 +6,12 @@ Source of names and limits: resource.k8s.io/v1 (k8s.io/api v0.36) and its valida
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from apportion import names, quantity
-from apportion.model import Capacity, Device, Gpu, GpuUuid, Inventory, Taint
+from apportion.model import Capacity, CoresMode, Device, Gpu, GpuUuid, Inventory, Taint
 
 API_VERSION = "resource.k8s.io/v1"
 ALL_CORES = 100
@@ -29,7 +29,7 @@ _VERSION = re.compile(r"[0-9]+(\.[0-9]+){1,3}")
 _SEMVER_PARTS = 3
 
 TAINTS = "taints"
-"""The field of a device that the feature gate DRADeviceTaints drops; all others are of another."""
+"""The field of a device that goes without the gate of features.TAINTS; others: SHARING's."""
 
 # What an API server removes in silence when a feature gate is off (its dropDisabledFields).
 _GATED = frozenset({"allowMultipleAllocations", "requestPolicy", TAINTS})
@@ -46,8 +46,9 @@ class Policy:
         prefix: before the address or index; empty is "gpu-".
         memory_capacity: "usable" publishes what can be allocated, "total" the nominal size.
         cores_min: least cores of a share, 0 to 100.
-        cores_mode: how cores are enforced here; "none": they are counted and not yet enforced.
+        mode_of: how the cores of a GPU are enforced.
         memory_mode: how memory is enforced here; "front": by libraries before the driver's.
+        mps_reserve: bytes that are not offered of a GPU with the mode MPS.
     """
 
     driver: str
@@ -56,8 +57,9 @@ class Policy:
     prefix: str = ""
     memory_capacity: str = "usable"
     cores_min: int = 1
-    cores_mode: str = "none"
+    mode_of: Callable[[GpuUuid], CoresMode] = lambda _uuid: CoresMode.NONE
     memory_mode: str = "front"
+    mps_reserve: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,8 @@ class Difference:
     """What the server's slice has otherwise than ours, as sorted field paths.
 
     Attributes:
-        dropped: fields behind a feature gate (DRAConsumableCapacity, DRADeviceTaints) that are
-            not there.
+        dropped: fields behind a feature gate (features.SHARING, features.TAINTS) that are not
+            there.
         changed: all other fields that are missing, added or have another value.
     """
 
@@ -158,6 +160,21 @@ def untainted(bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def without_notes(bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return slices for an API server that does not know the effect None: without such taints."""
+    found = []
+    for body in bodies:
+        devices = [_noteless(device) for device in body["spec"]["devices"]]
+        found.append({**body, "spec": body["spec"] | {"devices": devices}})
+    return found
+
+
+def _noteless(device: Mapping[str, Any]) -> dict[str, Any]:
+    taints = [taint for taint in device.get(TAINTS) or () if taint["effect"] != "None"]
+    rest = {key: value for key, value in device.items() if key != TAINTS}
+    return rest | ({TAINTS: taints} if taints else {})
+
+
 def version(text: str) -> str | None:
     """Return a vendor's version as the semantic version that the API asks for, or None.
 
@@ -190,6 +207,8 @@ def differs(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Difference:
 
 def _memory(gpu: Gpu, policy: Policy) -> int:
     reserved = 0 if policy.memory_capacity == "total" else gpu.memory_reserved
+    if policy.mode_of(gpu.uuid) is CoresMode.MPS:
+        reserved += policy.mps_reserve
     return quantity.align_down(gpu.memory_total - reserved)
 
 
@@ -225,7 +244,7 @@ def _attributes(gpu: Gpu, policy: Policy) -> dict[str, Any]:
     found: dict[str, dict[str, Any] | None] = {
         "architecture": _text(gpu.architecture),
         "brand": _text(gpu.brand),
-        "coresMode": _text(policy.cores_mode),
+        "coresMode": _text(policy.mode_of(gpu.uuid)),
         "cudaComputeCapability": _version(_dotted(gpu.compute_capability)),
         "cudaDriverVersion": _version(_dotted(gpu.cuda_driver_version)),
         "driverVersion": _version(gpu.driver_version),

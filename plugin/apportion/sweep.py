@@ -37,6 +37,7 @@ class Sweeper:
         store: the claims on disk.
         cdi: the specs on disk.
         enforcer: holds the shares to their limits.
+        in_use: whether a process is known to use a share, whatever its ledger says.
         on_removed: told of each claim of which nothing is left here.
     """
 
@@ -48,6 +49,7 @@ class Sweeper:
         store: Store,
         cdi: CdiStore,
         enforcer: Enforcer,
+        in_use: Callable[[ShareKey], bool],
         on_removed: Callable[[ClaimUid], None] = lambda _uid: None,
     ) -> None:
         self._config = config
@@ -55,7 +57,12 @@ class Sweeper:
         self._store = store
         self._cdi = cdi
         self._enforcer = enforcer
+        self._in_use = in_use
         self._on_removed = on_removed
+
+    def in_use(self, key: ShareKey) -> bool:
+        """Return whether a process lives that uses the share. Raises StorageError."""
+        return self._enforcer.in_use(key) or self._in_use(key)
 
     def remove(self, uid: ClaimUid) -> tuple[ShareKey, ...]:
         """Remove all that the claim has, whoever uses it; return the keys of its shares.
@@ -133,7 +140,7 @@ class Sweeper:
         uid = seen.ref.uid
         if self._store.get(uid) != seen:
             return
-        if any(self._enforcer.in_use(share.key) for share in seen.shares):
+        if any(self.in_use(share.key) for share in seen.shares):
             _LOG.info(
                 "claim is gone and processes still use its share; kept until they end",
                 extra={"claim": str(seen.ref), "uid": uid},
@@ -157,7 +164,7 @@ class Sweeper:
         damaged = uid in self._store.uids()
         if damaged and keys and (given is None or any(key in given for key in keys)):
             return
-        if any(self._enforcer.in_use(key) for key in keys):
+        if any(self.in_use(key) for key in keys):
             return
         self.remove(uid)
         _LOG.info("removed files that belong to no claim", extra={"uid": uid})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import logging
 import os
 import signal
@@ -11,18 +12,22 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from apportion import __version__, kube, kubeerrors, slices
+from apportion import __version__, kube, kubeerrors, offer
+from apportion.app import sampling
 from apportion.app.gpus import Gpus
 from apportion.app.guarding import Guarding
 from apportion.app.health import Caring, Tell
 from apportion.app.loops import Loops
+from apportion.app.missing import LOOK_S, Missing
+from apportion.app.mps import Dividing
+from apportion.app.mps import Tell as Divided
 from apportion.app.pulse import Pulse
 from apportion.app.reporting import make_reporter
 from apportion.cdi.store import CdiStore
 from apportion.config import Config
 from apportion.driver import DriverFinder
 from apportion.enforce import Enforcer, registry
-from apportion.errors import ConfigError, KubeError, StateError, StorageError
+from apportion.errors import ConfigError, KubeError
 from apportion.events import Recorder
 from apportion.inventory.nvml import Nvml
 from apportion.inventory.scan import scan
@@ -62,40 +67,36 @@ class App:
             raise ConfigError("node_name is not set; the DaemonSet takes it from spec.nodeName")
         self._config = config
         self._loops = Loops()
-        self._kube = kube.connect(config.kubeconfig, config.api_timeout_s)
+        self._kube = _api_server(config)
         self._nvml = Nvml(config.driver_root_mount)
-        self._enforcer: Enforcer = registry.make(config, self._loops.stopping.is_set)
         self._pulse = Pulse(config.scan_interval_s)
         self._events = Recorder(self._kube, driver=config.driver_name, node=config.node_name)
-        boot = boot_id(config.proc)
-        self._store = Store(config.plugin_dir, boot, self._enforcer.allowances, self._on_damage)
+        self._metrics = Metrics(self._samples, self._guard_sample)
         self._instance = instance(
             config.driver_name, config.plugin_dir, config.registry_dir, config.pod_uid
         )
-        self._metrics = Metrics(self._samples, self._guard_sample)
+        self._dividing = self._make_dividing()
+        self._enforcer: Enforcer = registry.make(
+            config,
+            self._loops.stopping.is_set,
+            mps=self._dividing.supervisor,
+            claimed=lambda: self._store.shares(),  # noqa: PLW0108 - the store comes after
+        )
+        boot = boot_id(config.proc)
+        self._store = Store(config.plugin_dir, boot, self._enforcer.allowances, self._on_damage)
         self._caring = self._make_caring()
         self._gpus = Gpus(
             read=functools.partial(scan, self._nvml, config.sysfs),
             prove=self._prove,
-            policy=_policy(config),
+            policy=offer.policy(config),
             others=self._instance.others_alive,
+            held=lambda uuid: self._store.held(uuid).memory,
             on_change=self._wake,
             on_trouble=self._events.on_node,
             health=self._caring.care(),
         )
         self._reporter = self._make_reporter()
-        self._preparer = Preparer(
-            config=config,
-            fetch=self._fetch,
-            devices=self._gpus.devices,
-            store=self._store,
-            cdi=CdiStore(config.cdi_dir, config.driver_name),
-            enforcer=self._enforcer,
-            driver_files=DriverFinder(config.driver_root_mount, config.driver_root),
-            tell=self._events.on_pods,
-            on_prepared=self._reporter.prepared,
-            on_removed=self._reporter.removed,
-        )
+        self._preparer = self._make_preparer()
         self._guarding = self._make_guarding()
         self._publisher = self._make_publisher()
         self._kubelet = Kubelet(
@@ -107,7 +108,30 @@ class App:
             devices=self._caring.devices,
             health_address=config.health_address,
         )
+        self._missing = Missing(
+            config.driver_name,
+            get_class=self._kube.get_class,
+            watched=self._kubelet.health_watched,
+            registered=lambda: self._registered,
+        )
         self._registered = self._published = False
+        self._lent_s = 0.0
+
+    def _make_preparer(self) -> Preparer:
+        config = self._config
+        return Preparer(
+            config=config,
+            fetch=self._fetch,
+            devices=self._gpus.devices,
+            store=self._store,
+            cdi=CdiStore(config.cdi_dir, config.driver_name),
+            enforcer=self._enforcer,
+            driver_files=DriverFinder(config.driver_root_mount, config.driver_root),
+            tell=self._events.on_pods,
+            on_prepared=self._reporter.prepared,
+            on_removed=self._reporter.removed,
+            in_use=lambda key: bool(self._guarding.truth(key)),
+        )
 
     def _make_reporter(self) -> Reporter:
         return make_reporter(
@@ -141,6 +165,18 @@ class App:
             fetch=self._fetch,
             events=self._events,
             counts=self._metrics,
+            servers=self._dividing.servers,
+        )
+
+    def _make_dividing(self) -> Dividing:
+        return Dividing(
+            config=self._config,
+            nvml=self._nvml,
+            devices=self._devices,
+            enforcer=lambda: self._enforcer,
+            store=lambda: self._store,
+            others=self._instance.others_alive,
+            tell=Divided(self._events, self._metrics.count_mps, self._hasten),
         )
 
     def _make_caring(self) -> Caring:
@@ -151,7 +187,7 @@ class App:
             devices=self._devices,
             store=self._store,
             fresh=lambda: self._pulse.fresh,
-            tell=Tell(self._events, self._metrics.count_xid, self._on_health),
+            tell=Tell(self._events, self._on_xid, self._on_health, self._dividing.conditions),
         )
         self._metrics.watch_health(caring.samples)
         return caring
@@ -171,6 +207,7 @@ class App:
             # Before anything is published: shares from before may be in use.
             self._guarding.start(self._loops)
             self._caring.start(self._loops)
+            self._dividing.start(self._loops)
             self._find_gpus()
             self._serve_kubelet()
             self._start_loops()
@@ -231,6 +268,9 @@ class App:
         if not self._loops.stopping.is_set():
             # What crashed calls left goes before new ones come; which claims exist is asked later.
             self._preparer.sweep(ask=False)
+            # What is loaded by now stays; a full collection looks at it for 13 ms, and all wait.
+            gc.collect()
+            gc.freeze()
             self._kubelet.serve()
             self._kubelet.register()
 
@@ -241,6 +281,8 @@ class App:
         self._loops.start("watch", self._publisher.watch)
         self._loops.every("sockets", lambda: _SOCKETS_S, self._kubelet.check)
         self._loops.every("sweep", lambda: config.sweep_interval_s, self._sweep)
+        self._loops.every("missing", lambda: LOOK_S, self._missing.look)
+        self._loops.every("lend", lambda: self._lent_s, self._lend)
 
     def _shut_down(self) -> bool:
         """Stop all in order; return whether no loop is left behind."""
@@ -257,6 +299,7 @@ class App:
         self._nvml.close()
         if not self._instance.others_alive():
             self._preparer.retire()
+            self._dividing.supervisor.stop()
         self._instance.release()
         _LOG.info("stopped; shares and slices stay")
         return ended
@@ -302,6 +345,13 @@ class App:
         self._kubelet.tell_health()
         self._reporter.changed()
 
+    def _hasten(self) -> None:
+        self._caring.health.hasten()
+
+    def _on_xid(self, uuid: GpuUuid, xid: int) -> None:
+        self._metrics.count_xid(uuid, xid)
+        self._dividing.on_xid(uuid, xid)
+
     def _watch(self) -> None:
         self._pulse.check()
         self._caring.health.check()
@@ -311,13 +361,18 @@ class App:
         self._kubelet.sweep()
         self._preparer.sweep(ask=True)
 
+    def _lend(self) -> None:
+        self._lent_s = _RETRY_S  # unless it went well
+        self._lent_s = self._enforcer.lend()
+
     def _on_status(self, registered: bool) -> None:  # noqa: FBT001 - a callback
         self._registered = registered
         self._show_readiness()
 
-    def _on_published(self, complete: bool, devices: int) -> None:  # noqa: FBT001 - a callback
-        # Once is enough: an API server that goes away later makes this pod no less ready.
-        self._published |= complete
+    def _on_published(self, devices: int) -> None:
+        # Once is enough: an API server that goes away later makes this pod no less ready. Nor is
+        # one that keeps not all: then cards are given whole.
+        self._published = True
         self._metrics.published(devices)
         self._show_readiness()
 
@@ -330,25 +385,11 @@ class App:
         return self._guarding.sample()
 
     def _samples(self) -> Iterator[ShareSample]:
-        """Read the shares that are prepared now, for a scrape."""
-        for record in self._store.records():
-            if record.boot != self._store.boot:
-                continue
-            for share in record.shares:
-                try:
-                    used: int | None = self._enforcer.usage(share.key).held
-                except (StateError, StorageError):
-                    used = None
-                yield ShareSample(
-                    device=share.device,
-                    uuid=share.uuid,
-                    namespace=record.ref.namespace,
-                    claim=record.ref.name,
-                    pods=record.pods,
-                    limit=share.capacity.memory,
-                    used=used,
-                    truth=self._guarding.truth(share.key),
-                )
+        return sampling.shares(self._store, self._enforcer, self._guarding.truth)
+
+
+def _api_server(config: Config) -> kube.Kube:
+    return kube.connect(config.kubeconfig, config.api_timeout_s, config.service_account_dir)
 
 
 def _leave() -> None:
@@ -357,14 +398,3 @@ def _leave() -> None:
     names = sorted(thread.name for thread in threading.enumerate() if thread is not mine)
     _LOG.warning("not stopped in time; ended all the same", extra={"threads": " ".join(names)})
     os._exit(1)
-
-
-def _policy(config: Config) -> slices.Policy:
-    return slices.Policy(
-        driver=config.driver_name,
-        node=config.node_name,
-        naming=config.device_naming,
-        prefix=config.device_prefix,
-        memory_capacity=config.memory_capacity,
-        cores_min=config.cores_min,
-    )

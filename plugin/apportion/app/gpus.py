@@ -48,6 +48,7 @@ class Gpus:
         prove: Callable[[GpuUuid], None],
         policy: slices.Policy,
         others: Callable[[], bool],
+        held: Callable[[GpuUuid], int] = lambda _uuid: 0,
         on_change: Callable[[], None],
         on_trouble: Callable[[str, str], None] = lambda _reason, _text: None,
         health: Care | None = None,
@@ -60,6 +61,7 @@ class Gpus:
             policy: how GPUs are offered.
             others: whether another plugin serves this node; what this one cannot share, that one
                 may.
+            held: bytes that claims hold of a GPU.
             on_change: told when what is offered has changed.
             on_trouble: told at each scan that finds no GPU to share: the reason in one word, and
                 what to say of it.
@@ -67,7 +69,8 @@ class Gpus:
         """
         self._health = health or Care()
         self._read, self._prove, self._policy = read, prove, policy
-        self._others, self._on_change, self._on_trouble = others, on_change, on_trouble
+        self._others, self._held = others, held
+        self._on_change, self._on_trouble = on_change, on_trouble
         self._lock = threading.Lock()
         self._inventory: Inventory | None = None
         self._devices: tuple[Device, ...] = ()
@@ -104,8 +107,13 @@ class Gpus:
         try:
             found = self._read()
             if found.gpus:
-                # Of shares on this node, not of one GPU: a bad one proves nothing.
-                self._prove(min(found.gpus, key=lambda gpu: self._health.is_bad(gpu.uuid)).uuid)
+                # Of shares on this node, not of one GPU: a bad one proves nothing, and on one that
+                # is given away no room may be left for the test.
+                best = min(
+                    found.gpus,
+                    key=lambda gpu: (self._health.is_bad(gpu.uuid), self._held(gpu.uuid)),
+                )
+                self._prove(best.uuid)
         except StoppingError as error:
             _LOG.info("GPUs are not looked at: %s", error)
             return False

@@ -45,6 +45,7 @@ class Guarding:
         fetch: reads a claim from the API server.
         events: where events go.
         counts: where counts go.
+        servers: PID and start of the processes that serve shares.
         clock: seconds, monotonic.
     """
 
@@ -59,6 +60,7 @@ class Guarding:
         fetch: Callable[[ClaimRef], Mapping[str, Any]],
         events: Events,
         counts: Counts,
+        servers: Callable[[], Collection[tuple[int, int]]] = lambda: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on = config.guard != "off"
@@ -71,7 +73,7 @@ class Guarding:
             return [record for record in store.records() if record.boot == store.boot]
 
         self._report = Report(records, events, counts)
-        self._reservations = Reservations(records, fetch, clock)
+        self._reservations = Reservations(records, store.uids, fetch, clock)
         self._guard = Guard(
             policy=_policy(config),
             cards=cards,
@@ -80,6 +82,7 @@ class Guarding:
             processes=Processes(config.proc, config.driver_shares_dir),
             reserved=self._reservations.of,
             report=self._report,
+            servers=servers,
             clock=clock,
         )
 

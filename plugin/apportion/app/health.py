@@ -75,11 +75,13 @@ class Tell:
         events: where events go.
         count_xid: counts an Xid, by GPU.
         changed: called when taints or health may be others than before.
+        more: what else is wrong with a GPU, beside what NVML says.
     """
 
     events: Events
     count_xid: Callable[[GpuUuid, int], None]
     changed: Callable[[], None]
+    more: Callable[[GpuUuid], Sequence[Condition]] = lambda _uuid: ()
 
 
 class Caring:
@@ -118,7 +120,7 @@ class Caring:
             driver=lambda: _driver_instance(config.sysfs),
             limits=Limits(float(config.health_quiet_s), float(config.nvml_timeout_s)),
             by_index=config.device_naming == "index",
-            hooks=Hooks(on_change=self._on_change, on_xid=tell.count_xid),
+            hooks=Hooks(on_change=self._on_change, on_xid=tell.count_xid, more=tell.more),
         )
 
     def care(self) -> Care:

@@ -1,7 +1,9 @@
 """CDI specs as dictionaries: the static one that all claims share, and the small one of a claim.
 
 Nothing collides when several shares or claims meet in one container: a share's paths and its CDI
-name hold its key, and what is common is in the static spec, which runtimes apply once. Pure.
+name hold its key, and what is common is in the static spec, which runtimes apply once. The fronts
+are in a device of that spec, which only shares name; whatever else a container has, and in whatever
+order, nothing else lies at their places. Pure.
 Source: CDI SPEC.md 0.5.0, the lowest with device names that start with a digit and with hostPath.
 """
 
@@ -11,17 +13,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from apportion import names
-from apportion.model import DeviceNode, DriverFiles, Edits, Hook, Mount, ShareKey
+from apportion.container import DeviceNode, DriverFiles, Edits, Hook, Mount
+from apportion.model import Access, ShareKey
 
 CDI_VERSION = "0.5.0"
-DRIVER_DEVICE = "all"
+# Records from before there were whole cards name the first one: it must stay what has the fronts.
+FRONT_DEVICE, PLAIN_DEVICE = "all", "plain"
 
 _VOID = "NVIDIA_VISIBLE_DEVICES=void"
 
 
-def driver_id(driver: str) -> str:
-    """Return the CDI name of what all shares need."""
-    return f"{names.driver_kind(driver)}={DRIVER_DEVICE}"
+def driver_id(driver: str, access: Access) -> str:
+    """Return the CDI name of what a container needs beside its own share of a GPU."""
+    device = FRONT_DEVICE if access is Access.SHARE else PLAIN_DEVICE
+    return f"{names.driver_kind(driver)}={device}"
 
 
 def share_id(driver: str, key: ShareKey) -> str:
@@ -29,27 +34,30 @@ def share_id(driver: str, key: ShareKey) -> str:
     return f"{names.claim_kind(driver)}={key}"
 
 
-def driver_spec(driver: str, found: DriverFiles, enforcement: Edits) -> dict[str, Any]:
+def driver_spec(driver: str, found: DriverFiles, common: Edits, front: Edits) -> dict[str, Any]:
     """Return the static spec: nodes, driver files, and what enforcement puts over them.
 
     Args:
         driver: name of the DRA driver.
         found: the driver's files.
-        enforcement: what every container gets; its mounts win over the driver's files.
+        common: what every container gets besides.
+        front: what those with a share get over that; its mounts win over the driver's files.
 
     Returns:
-        the spec. Everything is in the edits of the spec, which runtimes apply once however often
-        the device is named, but for what a device must have: the variable that keeps NVIDIA's
-        own runtime from adding GPUs.
+        the spec. What is common is in its own edits, which runtimes apply once however many of its
+        devices are named. Each device has the variable that keeps NVIDIA's own runtime from adding
+        GPUs.
     """
-    covered = {mount.container_path for mount in enforcement.mounts}
+    covered = {mount.container_path for mount in (*common.mounts, *front.mounts)}
     plain = tuple(mount for mount in found.mounts if mount.container_path not in covered)
-    common = Edits(mounts=plain, nodes=found.nodes) + enforcement
+    devices = {FRONT_DEVICE: Edits(env=(_VOID,)) + front, PLAIN_DEVICE: Edits(env=(_VOID,))}
     return {
         "cdiVersion": CDI_VERSION,
         "kind": names.driver_kind(driver),
-        "devices": [{"name": DRIVER_DEVICE, "containerEdits": _edits(Edits(env=(_VOID,)))}],
-        "containerEdits": _edits(common),
+        "devices": [
+            {"name": name, "containerEdits": _edits(edits)} for name, edits in devices.items()
+        ],
+        "containerEdits": _edits(Edits(mounts=plain, nodes=found.nodes) + common),
     }
 
 

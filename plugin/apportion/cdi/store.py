@@ -70,15 +70,13 @@ class CdiStore:
 
     def remove_claim(self, uid: ClaimUid) -> None:
         """Remove the claim's spec; none there is success. Raises StorageError."""
-        if files.remove(self.claim_path(uid)):
-            files.sync_folder(self.folder)
+        files.remove(self.claim_path(uid))
 
     def remove_driver(self) -> None:
         """Remove the static spec; none there is success. Raises StorageError."""
         with self._mutex:
             self._written = None
-            if files.remove(self._driver_path):
-                files.sync_folder(self.folder)
+            files.remove(self._driver_path)
 
     def claims(self) -> frozenset[ClaimUid]:
         """Return the claims that have a spec of ours. Raises StorageError."""

@@ -15,13 +15,15 @@ from pathlib import Path
 
 from apportion import config, driver, kube, kubeerrors, names
 from apportion.config import Config
+from apportion.container import DriverFiles
 from apportion.enforce import registry
 from apportion.errors import ApportionError, ConfigError, FatalError, KubeForbiddenError
+from apportion.features import SHARING
 from apportion.inventory.nvml import Nvml
 from apportion.inventory.scan import scan
 from apportion.kubelet.instance import instance
 from apportion.ledger.store import Store, boot_id
-from apportion.model import DriverFiles, Inventory
+from apportion.model import Inventory
 from apportion.watch import store as health
 from apportion.watch.condition import Level
 from apportion.watch.processes import Processes
@@ -233,7 +235,9 @@ def _health(node: _Node) -> str:
 
 def _api(node: _Node) -> str:
     settings = node.config
-    node.api = kube.connect(settings.kubeconfig, settings.api_timeout_s)
+    node.api = kube.connect(
+        settings.kubeconfig, settings.api_timeout_s, settings.service_account_dir
+    )
     try:
         found = node.api.list_slices(settings.driver_name, settings.node_name).items
     except KubeForbiddenError as error:
@@ -253,11 +257,7 @@ def _published(node: _Node) -> str:
         raise _TroubleError("no slice of this node; the plugin's log says what it waits for")
     poor = sorted(str(d.get("name")) for d in devices if not _consumable(d))
     if poor:
-        raise _TroubleError(
-            f"{', '.join(poor)} cannot be shared: the API server dropped fields; switch on the "
-            "feature gate DRAConsumableCapacity on API server, scheduler, controller manager and "
-            "kubelet (on by default since Kubernetes 1.36)"
-        )
+        raise _TroubleError(f"{', '.join(poor)}: {SHARING.off('the API server dropped fields')}")
     return ", ".join(sorted(str(device["name"]) for device in devices))
 
 

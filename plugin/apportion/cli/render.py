@@ -42,6 +42,18 @@ def _plain(value: int | None) -> str:
     return _NONE if value is None else str(value)
 
 
+def _seconds(nanoseconds: int) -> float:
+    return round(nanoseconds / 1e9, 3)
+
+
+def _time(share: ShareView) -> str:
+    return _NONE if share.time is None else f"{_seconds(share.time.used):g}s"
+
+
+def _slot(share: ShareView) -> str:
+    return _NONE if share.slot is None else f"{share.slot.start}-{share.slot.end}%"
+
+
 def _ago(seconds: int | None) -> str:
     """Return an age as kubectl writes it: in the largest unit of which it is two or more."""
     if seconds is None:
@@ -73,10 +85,13 @@ _SHARES: tuple[_Column[ShareView], ...] = (
     _Column("SHARE ID", lambda share: share.share_id or _NONE, wide=True),
     _Column("MEMORY USED", lambda share: _mib_of(share.used, share.memory)),
     _Column("SEEN", lambda share: _ago(share.age), source="cluster"),
+    _Column("ACCESS", lambda share: share.access.value, wide=True),
     _Column("PEAK", lambda share: _mib(share.peak), wide=True),
     _Column("REFUSED", lambda share: _plain(share.refused), wide=True),
     _Column("PROCESSES", lambda share: _plain(share.processes), wide=True),
     _Column("CORES", lambda share: _plain(share.cores)),
+    _Column("SLOT", _slot, source="node", wide=True),
+    _Column("GPU TIME", _time, wide=True),
     _Column("STATE", lambda share: share.state),
 )
 
@@ -157,6 +172,12 @@ def _share(share: ShareView) -> dict[str, Any]:
         "refused": share.refused,
         "processes": share.processes,
         "coresLimit": share.cores,
+        "coresMode": share.mode,
+        "coresSlot": None if share.slot is None else [share.slot.start, share.slot.end],
+        "coresUsedSeconds": None if share.time is None else _seconds(share.time.used),
+        "coresWaitedSeconds": None if share.time is None else _seconds(share.time.waited),
+        "coresOverrunSeconds": None if share.time is None else _seconds(share.time.overrun),
+        "access": share.access.value,
         "useObservedAt": share.observed or None,
         "useAgeSeconds": share.age,
     }

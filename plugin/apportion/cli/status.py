@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apportion import config, files, kube, slices
-from apportion.cli import render, view
+from apportion import config, files, kube, offer, slices
+from apportion.cli import clusterview, render, view
 from apportion.config import Config
+from apportion.cores.slots import Slot
 from apportion.enforce import Enforcer, registry
 from apportion.errors import ApportionError, ConfigError, KubeForbiddenError, NvmlError
 from apportion.inventory.nvml import Nvml
@@ -79,6 +80,7 @@ class _Readings:
     records: tuple[Record, ...] = ()
     allowances: tuple[Allowance, ...] = ()
     usages: dict[ShareKey, Usage] = field(default_factory=dict)
+    slots: dict[ShareKey, Slot] = field(default_factory=dict)
     health: dict[GpuUuid, Conditions] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -101,6 +103,7 @@ def of_node(settings: Config) -> view.View:
         allowances=found.allowances,
         usages=found.usages,
         used=found.used,
+        slots=found.slots,
     )
     cards = tuple(
         dataclasses.replace(card, health=_shown(found.health.get(GpuUuid(card.uuid))))
@@ -121,10 +124,13 @@ def of_cluster(settings: Config, environ: Mapping[str, str] | None = None) -> vi
         ConfigError: no way to an API server.
         KubeError: it does not answer or does not permit it.
     """
-    api = kube.connect(_kubeconfig(settings, environ or os.environ), settings.api_timeout_s)
+    kubeconfig = _kubeconfig(settings, environ or os.environ)
+    api = kube.connect(kubeconfig, settings.api_timeout_s, settings.service_account_dir)
     driver = settings.driver_name
     try:
-        found = view.of_cluster(driver, api.list_slices(driver).items, api.list_claims(), _age)
+        found = clusterview.of_cluster(
+            driver, api.list_slices(driver).items, api.list_claims(), _age
+        )
     except KubeForbiddenError as error:
         raise KubeForbiddenError(
             f"{error}; --cluster lists resourceslices and all resourceclaims: call it with an "
@@ -158,17 +164,10 @@ def _kubeconfig(settings: Config, environ: Mapping[str, str]) -> str:
 
 
 def _ask_nvml(settings: Config, found: _Readings) -> None:
-    policy = slices.Policy(
-        driver=settings.driver_name,
-        node=settings.node_name,
-        naming=settings.device_naming,
-        prefix=settings.device_prefix,
-        memory_capacity=settings.memory_capacity,
-    )
     nvml = Nvml(settings.driver_root_mount)
     try:
         inventory = scan(nvml, settings.sysfs)
-        found.devices = slices.devices(inventory, policy)
+        found.devices = slices.devices(inventory, offer.policy(settings))
         found.notes += [
             f"GPU {gpu.identity} is not shared: {gpu.reason}" for gpu in inventory.excluded
         ]
@@ -231,6 +230,9 @@ def _shown(conditions: Conditions | None) -> str:
 
 def _read_ledgers(enforcer: Enforcer, found: _Readings) -> None:
     for allowance in found.allowances:
+        slot = enforcer.slot(allowance.key)
+        if slot is not None:
+            found.slots[allowance.key] = slot
         try:
             found.usages[allowance.key] = enforcer.usage(allowance.key)
         except ApportionError as error:

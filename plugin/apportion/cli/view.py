@@ -5,13 +5,12 @@ Amounts are bytes and percent of a card's cores; None means "not known from here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from apportion import claimstatus, names, quantity
+from apportion.cores.slots import Slot
 from apportion.ledger.schema import Record, State
-from apportion.model import Allowance, Device, Share, ShareKey, Usage
+from apportion.model import Access, Allowance, CoresMode, CoresUse, Device, Share, ShareKey, Usage
 
 PREPARED = "prepared"
 PREPARING = "preparing"
@@ -42,6 +41,9 @@ class ShareView:
         usage: what the ledger says, where it can be read; in the cluster as the node told it.
         observed: when the node saw that, in RFC 3339, empty where it was seen now.
         age: seconds since then.
+        mode: how its cores are held, None where that is not known from here.
+        slot: its part of each period, in percent, where it has one.
+        access: how much of the card it is.
     """
 
     node: str
@@ -59,6 +61,9 @@ class ShareView:
     usage: Usage | None = None
     observed: str = ""
     age: int | None = None
+    mode: CoresMode | None = None
+    slot: Slot | None = None
+    access: Access = Access.SHARE
 
     @property
     def counts(self) -> bool:
@@ -79,6 +84,11 @@ class ShareView:
     def refused(self) -> int | None:
         """Allocations that were refused."""
         return None if self.usage is None else self.usage.denied
+
+    @property
+    def time(self) -> CoresUse | None:
+        """Its time on the GPU."""
+        return None if self.usage is None else self.usage.cores
 
     @property
     def processes(self) -> int | None:
@@ -159,6 +169,7 @@ def of_node(
     allowances: Iterable[Allowance],
     usages: Mapping[ShareKey, Usage],
     used: Mapping[str, int],
+    slots: Mapping[ShareKey, Slot],
 ) -> View:
     """Return what one node says of itself.
 
@@ -171,16 +182,18 @@ def of_node(
         allowances: the limits that are in force.
         usages: ledgers by share; a missing one could not be read.
         used: bytes allocated on each GPU, by UUID.
+        slots: parts of the GPUs' periods, by share that has one.
     """
     limits = {allowance.key: allowance for allowance in allowances}
+    every = [(record, share) for record in records for share in record.shares]
     shares = [
         replace(
-            _recorded(record, share, boot=boot, limited=share.key in limits),
+            _recorded(record, share, boot, limits.get(share.key)),
             node=node,
-            usage=usages.get(share.key),
+            usage=_usage(share, usages),
+            slot=slots.get(share.key),
         )
-        for record in records
-        for share in record.shares
+        for record, share in every
     ]
     # The plugin may name devices by other settings than the command's; the present boot's go first.
     named = {share.uuid: share.device for share in sorted(shares, key=lambda share: share.counts)}
@@ -197,75 +210,25 @@ def of_node(
         )
         for device in devices
     ]
-    known = {share.key for record in records for share in record.shares}
-    problems = [
+    strays = sorted(limits.keys() - {share.key for _record, share in every})
+    problems = tuple(dict.fromkeys((*_unlimited(shares), *map(_stray, strays))))
+    return View(driver, "node", joined(cards, shares), problems)
+
+
+def _unlimited(shares: Iterable[ShareView]) -> list[str]:
+    return [
         f"{share.namespace}/{share.claim} has no limits in force, so its containers get no memory: "
         "delete its pods, and look for errors of this claim in the plugin's log"
         for share in shares
         if share.state == NO_LIMITS
     ]
-    problems += [
-        f"share {key} belongs to no prepared claim; the plugin removes it once nothing uses it"
-        for key in sorted(limits.keys() - known)
-    ]
-    return View(driver, "node", _joined(cards, shares), tuple(dict.fromkeys(problems)))
 
 
-def of_cluster(
-    driver: str,
-    slices: Iterable[Mapping[str, Any]],
-    claims: Iterable[Mapping[str, Any]],
-    age: Callable[[str], int | None] = lambda _time: None,
-) -> View:
-    """Return what the API server knows: who was given what, and what nodes told of its use.
-
-    Args:
-        driver: name of the DRA driver.
-        slices: its ResourceSlices.
-        claims: ResourceClaims, of other drivers too.
-        age: seconds since a time in RFC 3339, None for what is no time.
-    """
-    cards = [_published(item, device) for item in _newest(slices) for device in _devices(item)]
-    shares: list[ShareView] = []
-    problems: list[str] = []
-    for claim in claims:
-        for result in _results(claim):
-            if result.get("driver") == driver:
-                share, problem = _allocated(claim, result)
-                told = _told(claim, result)
-                if told is not None:
-                    share = replace(
-                        share, usage=told.usage, observed=told.observed, age=age(told.observed)
-                    )
-                shares.append(share)
-                problems += [*problem, *_conditions(share, told)]
-    have = {(card.node, card.device) for card in cards}
-    problems += [
-        f"{share.namespace}/{share.claim} holds {share.device} of node {share.node}, which is not "
-        "published: is the plugin running there, and the GPU alive?"
-        for share in shares
-        if (share.node, share.device) not in have
-    ]
-    return View(driver, "cluster", _joined(cards, shares), tuple(sorted(set(problems))))
+def _stray(key: ShareKey) -> str:
+    return f"share {key} belongs to no prepared claim; the plugin removes it once nothing uses it"
 
 
-def _told(claim: Mapping[str, Any], result: Mapping[str, Any]) -> claimstatus.ShareStatus | None:
-    """Return what the result's node told of it."""
-    found = claimstatus.own(claim, driver=result["driver"], pool=result["pool"])
-    return claimstatus.read(found.get((result["device"], result.get("shareID")), {}))
-
-
-def _conditions(share: ShareView, told: claimstatus.ShareStatus | None) -> list[str]:
-    """Return what of a share is not as it should be."""
-    return [
-        f"{share.namespace}/{share.claim} on {share.device} of node {share.node}: not "
-        f"{condition.type} ({condition.reason}): {condition.message}"
-        for condition in (told.conditions if told else ())
-        if condition.status == "False"
-    ]
-
-
-def _joined(cards: Iterable[CardView], shares: Iterable[ShareView]) -> tuple[CardView, ...]:
+def joined(cards: Iterable[CardView], shares: Iterable[ShareView]) -> tuple[CardView, ...]:
     """Put each share to its card, by UUID where it is known; cards of shares alone come last."""
     found = {(card.node, card.uuid or card.device): card for card in cards}
     by_name = {(card.node, card.device): place for place, card in found.items()}
@@ -291,13 +254,18 @@ def _joined(cards: Iterable[CardView], shares: Iterable[ShareView]) -> tuple[Car
     return tuple(sorted(whole, key=lambda card: card.node))
 
 
-def _recorded(record: Record, share: Share, *, boot: str, limited: bool) -> ShareView:
+def _usage(share: Share, usages: Mapping[ShareKey, Usage]) -> Usage | None:
+    # The ledger of a whole card knows nothing of containers without the front libraries.
+    return usages.get(share.key) if share.access is Access.SHARE else None
+
+
+def _recorded(record: Record, share: Share, boot: str, limits: Allowance | None) -> ShareView:
     if record.boot != boot:
         state = BEFORE_REBOOT
     elif record.state is State.STARTED:
         state = PREPARING
     else:
-        state = PREPARED if limited else NO_LIMITS
+        state = PREPARED if limits is not None else NO_LIMITS
     return ShareView(
         node=share.pool,
         device=share.device,
@@ -311,88 +279,6 @@ def _recorded(record: Record, share: Share, *, boot: str, limited: bool) -> Shar
         state=state,
         memory=share.capacity.memory,
         cores=share.capacity.cores,
+        mode=None if limits is None else limits.mode,
+        access=share.access,
     )
-
-
-def _newest(slices: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the slices of the newest generation of each pool, as the scheduler takes them."""
-    found = sorted(slices, key=lambda item: str(item["metadata"].get("name", "")))
-    newest: dict[str, int] = {}
-    for item in found:
-        pool = item["spec"]["pool"]
-        newest[pool["name"]] = max(newest.get(pool["name"], 0), pool.get("generation", 0))
-    return [
-        item
-        for item in found
-        if item["spec"]["pool"].get("generation", 0) == newest[item["spec"]["pool"]["name"]]
-    ]
-
-
-def _devices(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return list(item["spec"].get("devices") or [])
-
-
-def _published(item: Mapping[str, Any], device: Mapping[str, Any]) -> CardView:
-    attributes = device.get("attributes") or {}
-    capacity = device.get("capacity") or {}
-
-    def text(name: str) -> str:
-        return str((attributes.get(name) or {}).get("string", ""))
-
-    return CardView(
-        node=item["spec"]["pool"]["name"],
-        device=device["name"],
-        uuid=text("uuid"),
-        product=text("productName"),
-        pci=text("resource.kubernetes.io/pciBusID"),
-        memory=_amount((capacity.get(names.MEMORY) or {}).get("value")),
-        cores=_amount((capacity.get(names.CORES) or {}).get("value")),
-        health=", ".join(_taint(taint) for taint in device.get("taints") or ()) or OK,
-    )
-
-
-def _taint(taint: Mapping[str, Any]) -> str:
-    reason, value = str(taint["key"]).rpartition("/")[2], taint.get("value")
-    return f"{reason}-{value}" if value else reason
-
-
-def _results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    return list((allocation.get("devices") or {}).get("results") or [])
-
-
-def _allocated(
-    claim: Mapping[str, Any], result: Mapping[str, Any]
-) -> tuple[ShareView, tuple[str, ...]]:
-    meta, status = claim["metadata"], claim["status"]
-    consumed = result.get("consumedCapacity") or {}
-    reserved = [item["name"] for item in status.get("reservedFor") or []]
-    share = ShareView(
-        node=result["pool"],
-        device=result["device"],
-        uuid="",
-        namespace=meta["namespace"],
-        claim=meta["name"],
-        uid=meta["uid"],
-        request=result["request"],
-        pods=tuple(sorted(reserved)),
-        share_id=result.get("shareID"),
-        state=RESERVED if reserved else ALLOCATED,
-        memory=_amount(consumed.get(names.MEMORY)),
-        cores=_amount(consumed.get(names.CORES)),
-    )
-    if share.memory is not None and share.cores is not None:
-        return share, ()
-    problem = (
-        f"{share.namespace}/{share.claim} was allocated without an amount of memory and cores, so "
-        "no node prepares it: switch on the feature gate DRAConsumableCapacity everywhere, then "
-        "delete and create the claim"
-    )
-    return share, (problem,)
-
-
-def _amount(value: object) -> int | None:
-    try:
-        return quantity.parse(value)
-    except ValueError:
-        return None

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from apportion.model import Allowance, Charge, DriverFiles, Edits, GpuUuid, Share, ShareKey, Usage
+from apportion.container import DriverFiles, Edits, Mount
+from apportion.cores.slots import Slot
+from apportion.model import Allowance, Charge, GpuUuid, Share, ShareKey, Usage
+
+
+class Mps(Protocol):
+    """Keeps MPS daemons; `mps.supervisor` does."""
+
+    def require(self, uuid: GpuUuid) -> None:
+        """Return when programs can use the GPU's daemon. Raises EnforcementError."""
+
+    def mount(self, uuid: GpuUuid) -> Mount:
+        """Return what a container with a share on the GPU gets."""
+
+    def may_serve(self, uuid: GpuUuid) -> bool:
+        """Return whether there may be shares on the GPU that need its daemon."""
 
 
 class Enforcer(Protocol):
@@ -18,7 +34,9 @@ class Enforcer(Protocol):
         """Return only when shares are enforced here with this driver; cheap once proven.
 
         Installs what is missing and runs the self-test on GPU `uuid` when the libraries or the
-        driver are not those of the last good test.
+        driver are not those of the last good test. Where that cannot be finished since the GPU's
+        memory is in use, it returns all the same, for what runs already; `prepare` then refuses
+        what is new, and later calls try again.
 
         Raises:
             EnforcementError: a library is missing or the test failed: nothing may be prepared.
@@ -28,8 +46,21 @@ class Enforcer(Protocol):
     def probe(self, files: DriverFiles, uuid: GpuUuid) -> None:
         """Run the self-test on GPU `uuid`, whatever was tested before. Raises as `check`."""
 
-    def driver_edits(self, files: DriverFiles) -> Edits:
-        """Return what every container with a share gets, whatever its shares are."""
+    def common_edits(self, files: DriverFiles) -> Edits:
+        """Return what every container gets, also one with whole cards only."""
+
+    def front_edits(self, files: DriverFiles) -> Edits:
+        """Return what a container with a share gets over that, whatever its shares are.
+
+        Nothing of `common_edits` may lie at a place of these.
+        """
+
+    def agree(self, shares: Sequence[Share]) -> None:
+        """Return when one container can have these shares together.
+
+        Raises:
+            EnforcementError: it cannot.
+        """
 
     def share_edits(self, share: Share) -> Edits:
         """Return what a container gets for this share alone."""
@@ -40,7 +71,8 @@ class Enforcer(Protocol):
         What is in force already with the same limits stays as it is, open files included.
 
         Raises:
-            EnforcementError: other limits are in force under this key.
+            EnforcementError: other limits are in force under this key, or the self-test could not
+                be finished yet and nothing is in force.
             StorageError: the files could not be made.
         """
 
@@ -51,6 +83,28 @@ class Enforcer(Protocol):
             EnforcementError: they are missing, damaged, or say something else.
             StorageError: they cannot be read.
         """
+
+    def restore(self) -> Mapping[ShareKey, str]:
+        """Mend what can be mended under running containers; return what was wrong, by share.
+
+        Brings what is in force in line with settings that changed, too.
+
+        Raises:
+            StorageError: it could not be read or written.
+        """
+
+    def lend(self) -> float:
+        """Let shares that may burst use what nobody does, for a moment.
+
+        Returns:
+            Seconds after which it wants to be called again.
+
+        Raises:
+            StorageError: it could not be read or written.
+        """
+
+    def slot(self, key: ShareKey) -> Slot | None:
+        """Return the share's part of its GPU's period, None where it has none."""
 
     def remove(self, key: ShareKey) -> None:
         """Take the share's limits away; nothing there is success. Raises StorageError."""

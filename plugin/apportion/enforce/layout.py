@@ -14,8 +14,15 @@ HEADER = struct.Struct("<QIIIIQQQIIII")
 """magic, version, header_size, slot_size, slot_count, total, denied, peak, dirty, clean, top,
 context_mib."""
 
+CORES = struct.Struct("<QQQQq")
+"""used, waited, overrun, wanted, carry: time on the GPU in nanoseconds."""
+
+CORES_OFFSET = 64
+WANTED_OFFSET = CORES_OFFSET + 24
+
 SLOT = struct.Struct("<QQIIQQQQQ")
-"""seq, used, pid, 0, started, namespace, 0, 0, object; object is 0 in a process's slot."""
+"""seq, used, pid, 0, started, namespace, died, busy_until_ns, object; object is 0 in a process's
+slot."""
 
 SLOT_COUNT = 1024
 SLOTS_OFFSET = 4096

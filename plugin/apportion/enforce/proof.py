@@ -52,15 +52,17 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A test that was passed.
+    """A test that was not failed.
 
     Attributes:
-        said: what was found, in words.
+        said: what was found, in words; empty: nothing could be told.
         context_mib: MiB that a context takes on the GPU; 0 where that could not be told.
+        doubt: what could not be tried, since the GPU's memory is in use.
     """
 
     said: str
     context_mib: int = 0
+    doubt: str = ""
 
 
 def run(
@@ -70,7 +72,7 @@ def run(
     environ: Mapping[str, str] | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Verdict:
-    """Return what was found when the front libraries hold a share to its limit.
+    """Return what was found when the front libraries hold a share to its limit, or may do so.
 
     Args:
         trial: what to test.
@@ -152,15 +154,16 @@ def _judge(child: subprocess.CompletedProcess[bytes]) -> Verdict | None:
         answer = {}
     if not isinstance(answer, dict):
         answer = {}
-    if child.returncode == 0 and answer.get("passed"):
-        return Verdict(str(answer["passed"]), int(answer.get("context_mib", 0)))
+    said, doubt = str(answer.get("passed", "")), str(answer.get("doubt", ""))
+    if child.returncode == 0 and (said or doubt):
+        return Verdict(said, int(answer.get("context_mib", 0)), doubt)
     if answer.get("small"):
         return None
     if answer.get("failed"):
         raise _failed(str(answer["failed"]))
-    said = child.stderr.decode(errors="replace").strip().splitlines()
+    words = child.stderr.decode(errors="replace").strip().splitlines()
     reason = f"killed by signal {-child.returncode}" if child.returncode < 0 else "it broke off"
-    raise _failed(f"{reason}: {said[-1] if said else 'without a word'}")
+    raise _failed(f"{reason}: {words[-1] if words else 'without a word'}")
 
 
 def _failed(reason: str) -> EnforcementError:

@@ -19,14 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from apportion import names
+from apportion.cores import layout as cores
+from apportion.cores.slots import Slot
 from apportion.enforce import layout, shares
-from apportion.model import Capacity, DeviceName, GpuUuid, Share, ShareKey
+from apportion.model import Capacity, CoresMode, DeviceName, GpuUuid, Share, ShareKey
 
 _CLONE_NEWNS = 0x00020000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
 _MS_REC, _MS_PRIVATE = 16384, 1 << 18
 
 _KEY = ShareKey("selftest-0")
+_CORES = 50
+_SCHEDULE = cores.fresh(cores.State(50_000_000, Slot(0, _CORES)))
+_BAD = {ShareKey("selftest-1"): bytes(cores.SIZE), ShareKey("selftest-2"): b""}
+"""Further shares of the GPU, whose schedule is damaged or missing: they must give nothing."""
+_PASSED = "totals are the share's; an allocation over the limit was refused"
 _OUT_OF_MEMORY = 2
 _MORE = 2 << 20
 """Bytes over the limit that are tried: a whole block, as cuMemCreate wants."""
@@ -43,6 +50,10 @@ class TestFailedError(Exception):
 
 class SmallShareError(Exception):
     """The share has no room for a context, which is counted against it."""
+
+
+class FullCardError(Exception):
+    """The driver itself wants for memory, so that nothing can be told; says which function."""
 
 
 def enter(order: dict[str, Any]) -> None:
@@ -65,21 +76,22 @@ def enter(order: dict[str, Any]) -> None:
     # Only the driver's own: its folder can hold another system's C library.
     for name, path in order["others"]:
         (libraries / name).symlink_to(path)
-    _mount_share(libc, order)
+    for key, schedule in {_KEY: _SCHEDULE, **_BAD}.items():
+        _mount_share(libc, order, key, schedule)
     environ = dict(os.environ) | {"LD_LIBRARY_PATH": f"{order['front']}:{libraries}"}
     command = [sys.executable, "-m", "apportion.enforce.selftest", "check", json.dumps(order)]
     os.execve(sys.executable, command, environ)  # noqa: S606 - no shell is wanted
 
 
-def _mount_share(libc: ctypes.CDLL, order: dict[str, Any]) -> None:
+def _mount_share(libc: ctypes.CDLL, order: dict[str, Any], key: ShareKey, schedule: bytes) -> None:
     """Mount a share as the CDI spec does: the folder read-only, the ledger writable over it."""
-    origin = Path(names.CONTAINER_ROOT) / "origin"
-    inside = Path(names.CONTAINER_SHARES) / _KEY
+    origin = Path(names.CONTAINER_ROOT) / key
+    inside = Path(names.CONTAINER_SHARES) / key
     origin.mkdir()
     inside.mkdir()
-    capacity = Capacity(cores=100, memory=order["memory"])
-    share = Share(_KEY, "", "", DeviceName(""), None, GpuUuid(order["uuid"]), capacity)
-    shares.create(origin, share)
+    capacity = Capacity(cores=_CORES, memory=order["memory"])
+    share = Share(key, "", "", DeviceName(""), None, GpuUuid(order["uuid"]), capacity)
+    shares.create(origin, share, 0, CoresMode.TIMESLICE, schedule)
     _mount(libc, str(origin), str(inside), _MS_BIND)
     _mount(libc, "none", str(inside), _MS_REMOUNT | _MS_BIND | _MS_RDONLY)
     _mount(libc, str(origin / shares.LEDGER), str(inside / shares.LEDGER), _MS_BIND)
@@ -92,12 +104,17 @@ def _mount(libc: ctypes.CDLL, source: str, target: str, flags: int, kind: str = 
         raise OSError(ctypes.get_errno(), f"cannot mount {source} on {target}")
 
 
-def check(order: dict[str, Any]) -> str:
+def check(order: dict[str, Any]) -> dict[str, str]:
     """Return what was found when totals are the share's and more than it is refused.
+
+    Returns:
+        `passed`: in words; and `doubt`: what could not be tried, if anything, since the card is
+        full.
 
     Raises:
         TestFailedError: with the reason.
         SmallShareError: it cannot be told with a share as small.
+        FullCardError: it cannot be told on a card as full.
         OSError: a library cannot be loaded.
         AttributeError: a library lacks a function.
     """
@@ -108,7 +125,7 @@ def check(order: dict[str, Any]) -> str:
     _expect(cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device), "cuDeviceTotalMem")
     _compare("cuDeviceTotalMem", total.value, order["memory"])
     _compare("nvmlDeviceGetMemoryInfo", _nvml_total(order["uuid"]), order["memory"])
-    return "totals are the share's; " + _allocate(cuda, device, order["memory"])
+    return _allocate(cuda, device, order["memory"])
 
 
 def _device(cuda: ctypes.CDLL, wanted: str) -> ctypes.c_int:
@@ -149,8 +166,8 @@ class _Properties(ctypes.Structure):
     )
 
 
-def _allocate(cuda: ctypes.CDLL, device: ctypes.c_int, memory: int) -> str:
-    """Return what refused more than the share, in all ways that the card has room to try."""
+def _allocate(cuda: ctypes.CDLL, device: ctypes.c_int, memory: int) -> dict[str, str]:
+    """Return as `check` does, once more than the share was refused in all ways with room to try."""
     over = ctypes.c_size_t(memory + _MORE)
     got = ctypes.c_ulonglong()
     wanted = _Properties(type=_PINNED, location_type=_ON_DEVICE, location_id=device.value)
@@ -166,7 +183,7 @@ def _allocate(cuda: ctypes.CDLL, device: ctypes.c_int, memory: int) -> str:
     if code == _OUT_OF_MEMORY and _header("denied") > before:
         raise SmallShareError
     if code == _OUT_OF_MEMORY:
-        return "an allocation over the limit was refused by cuMemCreate; no room for a context"
+        return {"passed": f"{_PASSED} by cuMemCreate", "doubt": "it has no room for a context"}
     _expect(code, "cuDevicePrimaryCtxRetain")
     try:
         _expect(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
@@ -177,7 +194,7 @@ def _allocate(cuda: ctypes.CDLL, device: ctypes.c_int, memory: int) -> str:
         )
     finally:
         cuda.cuDevicePrimaryCtxRelease_v2(device)
-    return "an allocation over the limit was refused"
+    return {"passed": _PASSED}
 
 
 def _refused(function: str, allocate: Callable[[], int], free: Callable[[], int]) -> None:
@@ -202,11 +219,18 @@ def _header(field: str) -> int:
 
 
 def _expect(code: int, function: str) -> None:
+    if code == _OUT_OF_MEMORY and function.startswith("cu"):
+        raise FullCardError(f"{function} gave CUDA error {code}")
     if code != 0:
         raise TestFailedError(f"{function} gave error {code}")
 
 
 def _compare(function: str, found: int, wanted: int) -> None:
+    if found in (2 * wanted, 3 * wanted):
+        raise TestFailedError(
+            f"{function} says {found} bytes: a share whose schedule is damaged or missing is taken "
+            f"beside the one of {wanted}"
+        )
     if found != wanted:
         raise TestFailedError(f"{function} says {found} bytes instead of the share's {wanted}")
 
@@ -218,14 +242,15 @@ def main(arguments: list[str]) -> int:
     try:
         if stage == "enter":
             enter(order)  # becomes the other stage
-        said = check(order)
-        answer = {"passed": said, "context_mib": _header("context_mib")}
+        answer = {**check(order), "context_mib": _header("context_mib")}
+    except FullCardError as error:
+        answer = {"doubt": str(error)}
     except SmallShareError:
         answer = {"small": f"a context does not fit into {order['memory']} bytes"}
     except (TestFailedError, OSError, AttributeError) as error:
         answer = {"failed": str(error)}
     sys.stdout.write(json.dumps(answer) + "\n")
-    return 0 if "passed" in answer else 1
+    return 0 if answer.keys() & {"passed", "doubt"} else 1
 
 
 if __name__ == "__main__":

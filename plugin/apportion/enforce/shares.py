@@ -1,7 +1,8 @@
 """Share folders: `limits`, which says what may be taken, and `ledger`, which says what is.
 
-A folder appears whole by a rename and never changes after. Nothing here is synced to the disk: a
-folder counts only until the next boot, and a page cache lives as long.
+Where cores are held by time there is a `schedule` as well (apportion.cores). A folder appears whole
+by a rename, and nothing but the schedule's content changes after. Nothing here is synced to the
+disk: a folder counts only until the next boot, and a page cache lives as long.
 """
 
 from __future__ import annotations
@@ -15,9 +16,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from apportion import files, locks
+from apportion.cores.store import SCHEDULE, is_scheduled
 from apportion.enforce import layout, limits
 from apportion.errors import EnforcementError, StateError, StorageError
-from apportion.model import Allowance, Charge, Own, Share, ShareKey, Usage
+from apportion.model import (
+    Allowance,
+    Charge,
+    CoresMode,
+    CoresUse,
+    Own,
+    Share,
+    ShareKey,
+    Usage,
+)
 
 LIMITS = "limits"
 LEDGER = "ledger"
@@ -37,6 +48,7 @@ class Shares:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._read: dict[str, tuple[tuple[int, ...], Allowance]] = {}
 
     def path(self, key: ShareKey) -> Path:
         """Return the folder of a share."""
@@ -58,12 +70,20 @@ class Shares:
                 "the node, as systemd does at /run"
             )
 
-    def prepare(self, share: Share, context_mib: int = 0) -> bool:
+    def prepare(
+        self,
+        share: Share,
+        context_mib: int = 0,
+        mode: CoresMode = CoresMode.NONE,
+        schedule: bytes = b"",
+    ) -> bool:
         """Make the share's folder; return False where it is there already and says the same.
 
         Args:
             share: what it may take.
             context_mib: for a new ledger, what a context takes on the GPU; 0: not known.
+            mode: for a new folder, how the cores are held.
+            schedule: for a new folder, its schedule's content; empty: it has none.
 
         Raises:
             EnforcementError: what is there says something else; it is left as it is, since
@@ -71,18 +91,17 @@ class Shares:
             StorageError: it could not be made; nothing is left.
         """
         path = self.path(share.key)
-        if not _is_folder(path):
-            self._discard(path)
-        if path.exists():
+        if _is_folder(path):
             self.verify(share)
             return False
+        self._discard(path)
         half = self._half(share.key)
         files.make_folder(self.folder)
         try:
             self._discard(half)
             half.mkdir(mode=0o755)
             half.chmod(0o755)
-            create(half, share, context_mib)
+            create(half, share, context_mib, mode, schedule)
             half.rename(path)
         except OSError as error:
             shutil.rmtree(half, ignore_errors=True)
@@ -146,17 +165,32 @@ class Shares:
         )
 
     def allowances(self) -> tuple[Allowance, ...]:
-        """Return what the folders allow, by key; files that the front refuses allow nothing."""
-        found = []
+        """Return what the folders allow, by key; files that the front refuses allow nothing.
+
+        The guard asks every two seconds, so a file that nothing touched since is not read again.
+        """
+        found: dict[str, tuple[tuple[int, ...], Allowance]] = {}
         for name in files.listing(self.folder):
             if name.startswith("."):
                 continue
+            path = f"{self.folder}/{name}/{LIMITS}"
             try:
-                allowed = limits.parse(files.read(self.folder / name / LIMITS) or b"")
+                there = os.stat(path)  # noqa: PTH116 - a thousand of them
+            except OSError:
+                continue
+            # The change time cannot be set.
+            sign = (there.st_ino, there.st_ctime_ns)
+            known = self._read.get(name)
+            if known is not None and known[0] == sign:
+                found[name] = known
+                continue
+            try:
+                allowed = limits.parse(files.read(Path(path)) or b"")
             except (ValueError, StorageError):
                 continue
-            found.append(replace(allowed, key=ShareKey(name)))
-        return tuple(found)
+            found[name] = (sign, replace(allowed, key=ShareKey(name)))
+        self._read = found
+        return tuple(allowance for _sign, allowance in found.values())
 
     def usage(self, key: ShareKey) -> Usage:
         """Return what the share's ledger says.
@@ -169,7 +203,10 @@ class Shares:
         total, denied, peak = layout.HEADER.unpack_from(data)[5:8]
         held = sum(charge.bytes for charge in charges)
         processes = sum(charge.own.pid != 0 for charge in charges)
-        return Usage(total=total, held=held, processes=processes, peak=peak, denied=denied)
+        cores = None
+        if os.path.lexists(self.path(key) / SCHEDULE):
+            cores = CoresUse(*layout.CORES.unpack_from(data, layout.CORES_OFFSET)[:3])
+        return Usage(total, held, processes, peak, denied, cores)
 
     def charges(self, key: ShareKey) -> tuple[Charge, ...]:
         """Return what the share's ledger says of each live process. Raises as `usage` does.
@@ -202,13 +239,22 @@ class Shares:
 
     @staticmethod
     def _discard(path: Path) -> None:
-        """Remove what has this name. Raises StorageError."""
+        """Remove what has this name, if anything has. Raises StorageError."""
+        if not os.path.lexists(path):
+            return
         odd = not _is_folder(path)
         if files.remove_whatever(path) and odd:
             _LOG.info("removed what lay in a share's place", extra={"path": str(path)})
 
+    def mode(self, share: Share) -> CoresMode | None:
+        """Return how a share that is here is held to its cores, else None. Raises StorageError."""
+        return limits.mode_of(files.read(self.path(share.key) / LIMITS), share)
+
     def verify(self, share: Share) -> None:
-        """Return when the folder says what the share may take, and its ledger is sound and marked.
+        """Return when the folder says what the share may take, and its files are there and marked.
+
+        How its cores are held is as it was when the share was made. What the schedule says is for
+        `cores.store` to look at and to mend.
 
         Raises:
             EnforcementError: something is missing, damaged, or says something else.
@@ -220,7 +266,8 @@ class Shares:
                 f"the share folder {path} was taken away: containers that run keep their limit, "
                 "new ones cannot start; delete the pods that use the claim"
             )
-        if files.read(path / LIMITS) != limits.render(share):
+        mode = limits.mode_of(files.read(path / LIMITS), share)
+        if mode is None:
             raise EnforcementError(
                 f"{path / LIMITS} says something else than the claim; "
                 "delete the pods that use the claim, then they are prepared anew"
@@ -230,7 +277,14 @@ class Shares:
                 f"{path / LEDGER} is missing or damaged; "
                 "delete the pods that use the claim, then they are prepared anew"
             )
-        for name in (LIMITS, LEDGER):
+        scheduled = is_scheduled(mode, share.capacity.cores)
+        if scheduled and not (path / SCHEDULE).is_file():
+            raise EnforcementError(
+                f"{path / SCHEDULE} was taken away: programs that run keep their slot, those that "
+                "start now get no memory; delete the pods that use the claim, then they are "
+                "prepared anew"
+            )
+        for name in (LIMITS, LEDGER, *((SCHEDULE,) if scheduled else ())):
             if _mark(path / name) != share.key.encode():
                 raise EnforcementError(
                     f"{path / name} has lost its mark (attribute {layout.MARK}), so programs that "
@@ -294,12 +348,18 @@ def _as_made(ledger: Path) -> bool:
     return (found.st_mode, found.st_uid, found.st_size) == made
 
 
-def create(folder: Path, share: Share, context_mib: int = 0) -> None:
-    """Make `limits` and `ledger` of a share in an empty folder.
+def create(
+    folder: Path,
+    share: Share,
+    context_mib: int = 0,
+    mode: CoresMode = CoresMode.NONE,
+    schedule: bytes = b"",
+) -> None:
+    """Make `limits` and `ledger` of a share in an empty folder, and `schedule` unless it is empty.
 
     The ledger gets all its blocks now, so that a full disk is an error here and not a SIGBUS in
     a tenant's process. Any user may write it: who runs in the container is the tenant's affair.
-    Both bear the mark by which the front library knows them from files of a tenant's volumes.
+    All bear the mark by which the front library knows them from files of a tenant's volumes.
 
     Raises:
         OSError: the folder's content is undefined then. EPERM or ENOTSUP: the mark cannot be set,
@@ -314,13 +374,15 @@ def create(folder: Path, share: Share, context_mib: int = 0) -> None:
         os.setxattr(fd, layout.MARK, share.key.encode())
     finally:
         os.close(fd)
-    fd = os.open(folder / LIMITS, flags, 0o600)
-    try:
-        os.write(fd, limits.render(share))
-        os.fchmod(fd, 0o444)
-        os.setxattr(fd, layout.MARK, share.key.encode())
-    finally:
-        os.close(fd)
+    told = {LIMITS: limits.render(share, mode)} | ({SCHEDULE: schedule} if schedule else {})
+    for name, content in told.items():
+        fd = os.open(folder / name, flags, 0o600)
+        try:
+            os.write(fd, content)
+            os.fchmod(fd, 0o444)
+            os.setxattr(fd, layout.MARK, share.key.encode())
+        finally:
+            os.close(fd)
 
 
 def _charges(fd: int, data: bytes) -> tuple[Charge, ...]:

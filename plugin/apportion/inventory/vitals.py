@@ -26,6 +26,16 @@ class Readings(Protocol):
         """Return (major, minor)."""
 
 
+def compute_mode(nvml: Readings, uuid: GpuUuid) -> int:
+    """Return which programs may use a GPU, as nvmlComputeMode_t; 0, all, where it is not told.
+
+    Raises:
+        NvmlError: it cannot be read.
+    """
+    found = nvml.optional(uuid, "nvmlDeviceGetComputeMode")
+    return 0 if found is None else int(found)
+
+
 def read(nvml: Readings, uuid: GpuUuid) -> Vitals:
     """Return a GPU's vitals.
 

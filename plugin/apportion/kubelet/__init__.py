@@ -92,6 +92,10 @@ class Kubelet:
         """Tell kubelet how the devices are now, not only with the next repetition."""
         self._stream.wake()
 
+    def health_watched(self) -> bool:
+        """Return whether kubelet ever asked how the devices are."""
+        return self._stream.watched
+
     def stop(self, grace_s: float) -> None:
         """Take no new calls, wait up to `grace_s` seconds for those that run, then leave.
 

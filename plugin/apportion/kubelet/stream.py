@@ -62,6 +62,7 @@ class HealthServer:
         self._changed = threading.Condition()
         self._version = 0
         self._streams = 0
+        self._watched = False
         self._stopping = False
         # Streams last for ever, so they have threads of their own: the server's are for calls.
         # One that does not read what it is sent holds its own thread, and no list but the newest.
@@ -86,6 +87,11 @@ class HealthServer:
             ]
         )
 
+    @property
+    def watched(self) -> bool:
+        """Whether a stream was ever opened: kubelet does so unless its feature gate is off."""
+        return self._watched
+
     def wake(self) -> None:
         """Send the list again now: it may have changed."""
         with self._changed:
@@ -104,6 +110,7 @@ class HealthServer:
 
     def _watch(self, _request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         with self._changed:
+            self._watched = True
             crowded = self._streams >= MAX_STREAMS
             if not crowded:
                 self._streams += 1

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from apportion import quantity
+from apportion.cores.slots import cells_of
 from apportion.errors import OverCommitError
-from apportion.model import Capacity, ClaimUid, GpuUuid, Share
+from apportion.model import ADMIN, WHOLE, Capacity, ClaimUid, GpuUuid, Share
 
 Amounts = Mapping[GpuUuid, Capacity]
 """What one claim holds of each GPU."""
@@ -19,16 +20,21 @@ _NOTHING = Capacity(cores=0, memory=0)
 
 
 def amounts(parts: Iterable[tuple[GpuUuid, Capacity]]) -> dict[GpuUuid, Capacity]:
-    """Return the sums per GPU of the parts of one claim."""
+    """Return the sums per GPU of the parts of one claim; admin access takes nothing.
+
+    A share of 0 cores counts as 1: it has that much of the GPU's time, since it must have some.
+    """
     found: dict[GpuUuid, Capacity] = {}
     for uuid, part in parts:
-        found[uuid] = _plus(found.get(uuid, _NOTHING), part)
+        if part != ADMIN:
+            counted = Capacity(cores=cells_of(part.cores), memory=part.memory)
+            found[uuid] = _plus(found.get(uuid, _NOTHING), counted)
     return found
 
 
 def of_shares(shares: Iterable[Share]) -> dict[GpuUuid, Capacity]:
     """Return what a claim's shares hold of each GPU."""
-    return amounts((share.uuid, share.capacity) for share in shares)
+    return amounts((share.uuid, share.allowed) for share in shares)
 
 
 class Account:
@@ -84,7 +90,14 @@ class Account:
         for uuid, part in sorted(asked.items()):
             held = _minus(self.held(uuid), own.get(uuid, _NOTHING))
             left = _minus(capacities.get(uuid, _NOTHING), held)
-            if part.memory > left.memory or part.cores > left.cores:
+            # A card is whole while nobody else has any of it, whatever its capacity is today; and
+            # one that is held whole has less than nothing left.
+            fits = (
+                held == _NOTHING and uuid in capacities
+                if part == WHOLE
+                else part.memory <= left.memory and part.cores <= left.cores
+            )
+            if not fits:
                 raise OverCommitError(self._refusal(uid, uuid, part, left))
 
     def _refusal(self, uid: ClaimUid, uuid: GpuUuid, asked: Capacity, left: Capacity) -> str:
@@ -94,14 +107,19 @@ class Account:
             if other != uid and uuid in held
         )
         holders = f"held by {', '.join(others)}" if others else "no other claim holds any of it"
+        few = left.cores < asked.cores < WHOLE.cores
+        least = " (a share of 0 cores counts as 1)" if few else ""
         return (
-            f"GPU {uuid} has {_words(left)} left and this claim was given {_words(asked)}: "
+            f"GPU {uuid} has {_words(left)} left and this claim was given {_words(asked)}"
+            f"{least}: "
             f"{holders}; the scheduler allocated more than the node has, so delete the pods of "
             "one of these claims and it allocates anew"
         )
 
 
 def _words(amount: Capacity) -> str:
+    if amount.memory >= WHOLE.memory:
+        return "the whole card" if amount == WHOLE else "the whole card and more"
     return f"{quantity.mib(max(amount.memory, 0))} and {max(amount.cores, 0)} cores"
 
 

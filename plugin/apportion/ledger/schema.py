@@ -19,6 +19,7 @@ from typing import Any
 from apportion import names
 from apportion.errors import StateError
 from apportion.model import (
+    Access,
     Capacity,
     ClaimRef,
     ClaimUid,
@@ -33,6 +34,7 @@ from apportion.model import (
 VERSION = 1
 
 _SEAL = "seal"
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _INDEX = re.compile(r"0|[1-9][0-9]{0,5}")
 _KNOWN = frozenset(
     {"version", "boot_id", "state", "claim", "pods", "library", "shares", "devices", _SEAL}
@@ -174,6 +176,7 @@ def _share_out(share: Share) -> dict[str, Any]:
         "cores": share.capacity.cores,
         "memory": share.capacity.memory,
         "policy": share.policy.value,
+        "access": share.access.value,
     }
 
 
@@ -192,6 +195,8 @@ def _share_in(item: dict[str, Any], uid: str) -> Share:
         uuid=GpuUuid(_get(item, "uuid", str)),
         capacity=Capacity(cores=_amount(item, "cores"), memory=_amount(item, "memory")),
         policy=CoresPolicy(_get(item, "policy", str)),
+        # Plugins that gave whole cards as shares did not write it, and enforced them as such.
+        access=Access(item.get("access", Access.SHARE)),
     )
 
 
@@ -216,7 +221,7 @@ def _device_in(item: dict[str, Any]) -> PreparedDevice:
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    return _ENCODER.encode(content).encode()
 
 
 def _sealed(content: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -32,7 +31,9 @@ from apportion.model import (
     ClaimUid,
     GpuUuid,
     ResolvedClaim,
+    Share,
 )
+from apportion.tokens import Token
 
 _LOG = logging.getLogger("apportion.ledger")
 
@@ -40,7 +41,6 @@ _SUFFIX = ".json"
 _DAMAGED = ".json.damaged"
 _MODE = 0o600
 _STORE_BYTE = 0
-_TOKEN_BYTES = 16
 
 
 def boot_id(proc: Path) -> str:
@@ -83,7 +83,7 @@ class Store:
         self._lock = folder / "lock"
         self._allowances = allowances
         self._account = account.Account()
-        self._token = b""
+        self._token = Token(self._lock)
         self._unread: dict[ClaimUid, str] = {}
 
     def claim_lock(self, uid: ClaimUid, *, wait: bool = True) -> AbstractContextManager[bool]:
@@ -147,13 +147,14 @@ class Store:
         asked = account.of_shares(claim.shares)
         files.make_folder(self._claims)
         # The slow part, writing to the disk, happens before the lock that all claims share.
-        with files.staged(self._path(uid), schema.dump(record), _MODE) as stage:
-            with self._locked() as sums:
-                sums.prove(uid, asked, capacities)
-                self._renew_token()
-                stage.publish()
-                sums.put(uid, str(claim.ref), asked)
-            files.sync_folder(self._claims)
+        with (
+            files.staged(self._path(uid), schema.dump(record), _MODE) as stage,
+            self._locked() as (lock, sums),
+        ):
+            sums.prove(uid, asked, capacities)
+            self._token.renew(lock)
+            stage.publish()
+            sums.put(uid, str(claim.ref), asked)
         return record
 
     def commit(self, record: Record) -> None:
@@ -168,34 +169,35 @@ class Store:
         Raises:
             StorageError: the record may still be there, and counts.
         """
-        with self._locked():
-            self._renew_token()
-            found = files.remove(self._path(uid))
+        with self._locked() as (lock, _sums):
+            self._token.renew(lock)
+            files.remove(self._path(uid))
             # Not subtracted: without the record its folders count, which only counting anew tells.
-            self._token = b""
-        if found:
-            files.sync_folder(self._claims)
+            self._token.forget()
 
     def remove(self, uid: ClaimUid) -> None:
         """Forget the claim; unknown is success. Raises StorageError."""
-        with self._locked() as sums:
-            self._renew_token()
-            paths = [self._claims / (uid + suffix) for suffix in (_SUFFIX, _DAMAGED)]
-            found = [files.remove_whatever(path) for path in paths]
+        with self._locked() as (lock, sums):
+            self._token.renew(lock)
+            for suffix in (_SUFFIX, _DAMAGED):
+                files.remove_whatever(self._claims / (uid + suffix))
             sums.drop(uid)
-        if any(found):
-            files.sync_folder(self._claims)
 
     def knows(self, uid: ClaimUid) -> bool:
         """Return whether there is a file of the claim, readable or not, or an amount counted."""
         if any(os.path.lexists(self._claims / (uid + suffix)) for suffix in (_SUFFIX, _DAMAGED)):
             return True
-        with self._locked() as sums:
+        with self._locked() as (_lock, sums):
             return bool(sums.holds(uid))
 
     def records(self) -> tuple[Record, ...]:
         """Return all readable records, of other boots too, by UID; changes nothing."""
         return self._all()[0]
+
+    def shares(self) -> tuple[Share, ...]:
+        """Return what claims of this boot hold, by their records. Raises StorageError."""
+        records = (record for record in self.records() if record.boot == self.boot)
+        return tuple(share for record in records for share in record.shares)
 
     def uids(self) -> frozenset[ClaimUid]:
         """Return all claims with a file here, readable or not. Raises StorageError."""
@@ -227,7 +229,7 @@ class Store:
 
     def held(self, uuid: GpuUuid) -> Capacity:
         """Return what all claims of this boot hold of a GPU. Raises StorageError."""
-        with self._locked() as sums:
+        with self._locked() as (_lock, sums):
             return sums.held(uuid)
 
     def sweep(self) -> tuple[str, ...]:
@@ -269,32 +271,15 @@ class Store:
         return tuple(found), unread
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[account.Account]:
-        """Hold the lock that all claims share, and give sums that are true while it is held."""
+    def _locked(self) -> Iterator[tuple[int, account.Account]]:
+        """Hold the lock that all claims share; give its file, and sums that are true meanwhile."""
         files.make_folder(self._claims)
-        with locks.held(self._lock, _STORE_BYTE):
-            token = (files.read(self._lock) or b"")[:_TOKEN_BYTES]
-            if not token or token != self._token:
+        with locks.held_file(self._lock, _STORE_BYTE) as lock:
+            # What could not be read may be readable by now.
+            if self._unread or not self._token.holds(lock):
                 self._account = self._counted()
-                self._keep(token)
-            yield self._account
-
-    def _renew_token(self) -> None:
-        """Tell other plugins that the folder changes: before it does, so that a crash is seen."""
-        token = secrets.token_bytes(_TOKEN_BYTES)
-        try:
-            fd = os.open(self._lock, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.pwrite(fd, token, 0)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise files.storage_error("write", self._lock, error) from error
-        self._keep(token)
-
-    def _keep(self, token: bytes) -> None:
-        """Trust the sums for as long as the token stays, unless something could not be read."""
-        self._token = b"" if self._unread else token
+                self._token.take(lock)
+            yield lock, self._account
 
     def _counted(self) -> account.Account:
         sums = account.Account()

@@ -29,19 +29,13 @@ from apportion.errors import (
 )
 from apportion.kube import Kube, Watch
 from apportion.kubeerrors import say
+from apportion.publisher.lacks import Lacks
 from apportion.publisher.plan import Body, Desired, Plan, device_names, plan
 
 _LOG = logging.getLogger(__name__)
 
-FEATURE_GATE = "DRAConsumableCapacity"
-TAINTS_GATE = "DRADeviceTaints"
-
 # A look without a reason, should the watch ever fail to ring.
 _RESYNC_S = 300.0
-# How soon a gate that was switched on at the API server is noticed.
-_DROPPED_RETRY_S = 60.0
-# The same for taints, which are tried on a slice that is good without them.
-_TAINTS_RETRY_S = 600.0
 # Two programs that each "correct" the other's slices must not load the API server.
 _ROUNDS = 5
 _ROUNDS_S = 30.0
@@ -58,7 +52,7 @@ class Publisher:
         node: str,
         desired: Desired,
         refresh: Callable[[], None] = lambda: None,
-        on_published: Callable[[bool, int], None] = lambda _complete, _devices: None,
+        on_published: Callable[[int], None] = lambda _devices: None,
         on_error: Callable[[], None] = lambda: None,
         on_dropped: Callable[[str], None] = lambda _text: None,
         clock: Callable[[], float] = time.monotonic,
@@ -72,29 +66,25 @@ class Publisher:
             desired: what should be there.
             refresh: called between each look and what is decided by it, so that `desired` can
                 learn what another plugin of this node knew when it wrote what was found.
-            on_published: told after each good look: whether all fields are there, devices.
+            on_published: told after each good look: how many devices are there.
             on_error: told of each failed try.
-            on_dropped: told each time that the API server drops fields, what to say of it.
+            on_dropped: told each time that the API server keeps not all, what to say of it.
             clock: seconds, monotonic.
         """
         self._api, self._driver, self._node = api, driver, node
         self._desired, self._refresh = desired, refresh
         self._on_published, self._on_error = on_published, on_error
-        self._on_dropped = on_dropped
         self._clock = clock
+        self._lacks = Lacks(clock, on_dropped)
         self._bell = threading.Event()
         self._stop = threading.Event()
         self._stream: Watch | None = None
         self._backoff = Backoff()
         self._floor = 0
         self._node_uid = ""
-        self._retry_dropped_at: float | None = None
-        self._retry_taints_at: float | None = None
         self._rounds: deque[float] = deque(maxlen=_ROUNDS)
         self._stood: Sequence[Body] | None = None
         self._api_trouble = log.Trouble(_LOG, "slices cannot be published")
-        self._gate_trouble = log.Trouble(_LOG, "slices are incomplete")
-        self._taints_trouble = log.Trouble(_LOG, "unhealthy GPUs cannot be tainted")
         self._fight_trouble = log.Trouble(_LOG, "slices keep being changed")
         self._watch_trouble = log.Trouble(_LOG, "slices cannot be watched")
 
@@ -124,6 +114,8 @@ class Publisher:
             _LOG.debug("slices changed meanwhile", extra={"error": str(error)})
             return self._backoff.next()
         except KubeError as error:
+            if self._lacks.refused(error):
+                return 0.0
             self._on_error()
             level = logging.WARNING if isinstance(error, RetryableError) else logging.ERROR
             say(self._api_trouble, error, level)
@@ -136,9 +128,7 @@ class Publisher:
         found = self._api.list_slices(self._driver, self._node).items
         self._refresh()
         now = self._clock()
-        due = self._retry_dropped_at is None or now >= self._retry_dropped_at
-        if self._retry_taints_at is not None and now >= self._retry_taints_at:
-            self._retry_taints_at = None
+        due = self._lacks.begin()
         # Before the plan: what changes in between is news once more, and never taken for a fight.
         wanted = self._wanted(0)
         todo = self._plan(found, accept_dropped=not due)
@@ -147,7 +137,7 @@ class Publisher:
         if not todo:
             self._stood = wanted
             self._settled(found, todo.generation, complete=due)
-            return self._rest(now)
+            return self._lacks.again_in(_RESYNC_S)
         # News of our own, such as a taint, waits for nobody.
         wait = self._throttle(now) if wanted == self._stood else 0.0
         if wait > 0:
@@ -185,9 +175,7 @@ class Publisher:
     def _wanted(self, generation: int) -> Sequence[Body] | None:
         """Return what should be there, as far as this API server keeps it."""
         bodies = self._desired(generation)
-        if bodies is None or self._retry_taints_at is None:
-            return bodies
-        return slices.untainted(bodies)
+        return None if bodies is None else self._lacks.kept(bodies)
 
     def _read_node(self) -> None:
         try:
@@ -215,46 +203,16 @@ class Publisher:
                 "removed": len(todo.delete),
             },
         )
-        self._note_dropped([slices.differs(body, there).dropped for body, there in stored])
-
-    def _note_dropped(self, dropped: Sequence[Sequence[str]]) -> None:
-        fields = sorted(path for paths in dropped for path in paths)
-        taints = [path for path in fields if path.endswith(f".{slices.TAINTS}")]
-        fields = [path for path in fields if path not in taints]
-        if taints:
-            self._retry_taints_at = self._clock() + _TAINTS_RETRY_S
-            text = (
-                "the API server drops device taints, so unhealthy GPUs are withdrawn instead: "
-                f"switch on the feature gate {TAINTS_GATE} of kube-apiserver, kube-scheduler and "
-                "kube-controller-manager; tried again every ten minutes"
-            )
-            self._taints_trouble.begin("dropped", text)
-            self._on_dropped(text)
-        if fields:
-            self._retry_dropped_at = self._clock() + _DROPPED_RETRY_S
-            text = (
-                f"the API server dropped {len(fields)} fields such as {fields[0]}, so nothing can "
-                f"be shared: switch on the feature gate {FEATURE_GATE} of kube-apiserver, "
-                "kube-scheduler, kube-controller-manager and kubelet; tried again each minute"
-            )
-            self._gate_trouble.begin("dropped", text, logging.ERROR)
-            self._on_dropped(text)
+        differences = [slices.differs(body, there) for body, there in stored]
+        self._lacks.dropped([path for found in differences for path in found.dropped])
 
     def _settled(self, found: Sequence[Body], generation: int, *, complete: bool) -> None:
         """Note that there is nothing to do; `complete`: not even what the server dropped."""
         self._floor = max(self._floor, generation)
-        if complete:
-            self._retry_dropped_at = None
-            self._gate_trouble.end()
-        if self._retry_taints_at is None:
-            self._taints_trouble.end()
+        self._lacks.settled(complete=complete)
         if len(self._rounds) < _ROUNDS or self._clock() - self._rounds[0] >= _ROUNDS_S:
             self._fight_trouble.end()
-        self._on_published(complete, sum(len(device_names(body)) for body in found))
-
-    def _rest(self, now: float) -> float:
-        times = (self._retry_dropped_at, self._retry_taints_at)
-        return min((at - now for at in times if at is not None), default=_RESYNC_S)
+        self._on_published(sum(len(device_names(body)) for body in found))
 
     def _throttle(self, now: float) -> float:
         """Return the seconds until what somebody changed may be put right once more."""

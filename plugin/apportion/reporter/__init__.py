@@ -32,6 +32,7 @@ from apportion.errors import (
     KubeUnavailableError,
     StorageError,
 )
+from apportion.features import CLAIM_STATUS
 from apportion.kubeerrors import is_of_one, say
 from apportion.ledger.schema import Record, State
 from apportion.ledger.store import Store
@@ -41,13 +42,13 @@ from apportion.reporter.marks import Marks
 
 _LOG = logging.getLogger(__name__)
 
-FEATURE_GATE = "DRAResourceClaimDeviceStatus"
-
 # Looks at the use of the known shares in an interval, and between two looks at the records, which
 # notes make rare.
 _LOOKS, _LOOKS_A_READ = 3, 30
 # Calls of the API server: at once, and seconds for one more.
 _BURST, _REFILL_S = 10, 0.2
+# Kubelet's calls come together: so long without one they are over, and so often that is waited for.
+_QUIET_S, _MOST_QUIETS = 0.2, 5
 # How long to leave alone what the API server refuses or drops.
 _REFUSED_S = 600.0
 _MOST_MANAGER = 128
@@ -162,6 +163,14 @@ class Reporter:
         while not self._stop.is_set():
             self._bell.clear()
             self._bell.wait(self.step())
+            self._let_pass()
+
+    def _let_pass(self) -> None:
+        """Wait while kubelet calls, a second at most: what is done here takes time from calls."""
+        for _ in range(_MOST_QUIETS):
+            self._bell.clear()
+            if self._stop.wait(_QUIET_S) or not self._bell.is_set():
+                return
 
     def step(self) -> float:
         """Look if it is time to, and do the most urgent thing; return how long to wait then."""
@@ -360,11 +369,8 @@ class Reporter:
 
     def _dropped(self, now: float) -> None:
         self._paused_until = now + _REFUSED_S
-        text = (
-            "the API server drops the status of claims' devices, so that use is seen on the nodes "
-            f"only: switch on its feature gate {FEATURE_GATE} (on by default since Kubernetes "
-            "1.33); tried again in 10 minutes"
-        )
+        seen = "the API server drops the status of claims' devices"
+        text = f"{CLAIM_STATUS.off(seen)}; tried again in 10 minutes"
         self._gate_trouble.begin("dropped", text, logging.ERROR)
         self._on_dropped(text)
 

@@ -10,7 +10,7 @@ from apportion import claimstatus
 from apportion.claimstatus import Condition, ShareStatus
 from apportion.errors import StateError, StorageError
 from apportion.ledger.schema import Record
-from apportion.model import Share, ShareKey, Usage
+from apportion.model import Access, Share, ShareKey, Usage
 
 
 class Look:
@@ -56,16 +56,20 @@ class Look:
                 key=share.key,
                 uuid=share.uuid,
                 capacity=share.capacity,
-                usage=self._read(share.key),
+                access=share.access,
+                usage=self._read(share),
                 observed=now,
                 conditions=(self._ready(share.key), *self._conditions(share)),
             )
             for share in record.shares
         }
 
-    def _read(self, key: ShareKey) -> Usage | None:
+    def _read(self, share: Share) -> Usage | None:
+        # The ledger of a whole card knows nothing of containers without the front libraries.
+        if share.access is not Access.SHARE:
+            return None
         try:
-            return self._usage(key)
+            return self._usage(share.key)
         except (StateError, StorageError):
             return None
 

@@ -46,6 +46,8 @@ class Marks:
             files.make_folder(self._folder)
             content = {"namespace": ref.namespace, "name": ref.name}
             files.write(self._folder / ref.uid, json.dumps(content).encode())
+            # Unlike all else it counts after a boot, too.
+            files.sync_folder(self._folder)
 
     def remove(self, uid: ClaimUid) -> None:
         """Forget a claim; unknown is success. Raises StorageError."""

@@ -40,6 +40,7 @@ class Reason(enum.StrEnum):
     RECOVERY = "recovery"
     THERMAL = "thermal"
     UNMONITORED = "unmonitored"
+    MPS = "mps"
 
 
 ABSENCES = frozenset({Reason.LOST, Reason.GONE, Reason.UNREADABLE})
@@ -176,6 +177,11 @@ def of_silence(now: int) -> Condition:
     """Return what it means that NVML reports no Xids for a GPU."""
     text = "this GPU or driver reports no Xids; only its readings are watched"
     return Condition(Reason.UNMONITORED, Level.NOTE, now, text)
+
+
+def of_mps(text: str, since: int) -> Condition:
+    """Return what it means that a GPU divides its cores by MPS, and its daemon does not work."""
+    return Condition(Reason.MPS, Level.FAULT, since, f"MPS does not work: {text}")
 
 
 def add(conditions: Conditions, more: Iterable[Condition]) -> Conditions:

@@ -26,8 +26,9 @@ from apportion.watch.verdict import Group, Holder, Keys, Margin
 
 _LOG = logging.getLogger(__name__)
 
-HOST, POD, UNKNOWN = "host", "pod", "unknown"
-"""Where a process without a share lives; unknown: it has ended, or cannot be seen from here."""
+HOST, POD, MPS, UNKNOWN = "host", "pod", "mps", "unknown"
+"""Where a process without a share lives; mps: it serves the shares of its GPU; unknown: it has
+ended, or cannot be seen from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class _Card:
     seen: dict[int, Seen] = field(default_factory=dict)
     strangers: list[tuple[Seen, int]] = field(default_factory=list)
     leaving: set[tuple[int, int]] = field(default_factory=set)
+    serving: int = 0
     unknown: int = 0
 
 
@@ -94,6 +96,7 @@ class Guard:
         processes: the node's processes.
         reserved: the shares of a pod, by its UID; None: not known yet.
         report: tells people.
+        servers: PID and start of the processes that serve shares.
         clock: seconds, monotonic.
     """
 
@@ -107,9 +110,11 @@ class Guard:
         processes: Processes,
         reserved: Callable[[str], frozenset[ShareKey] | None],
         report: Report,
+        servers: Callable[[], Collection[tuple[int, int]]] = lambda: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy, self._cards, self._listing = policy, cards, listing
+        self._servers = servers
         self._enforcer, self._processes, self._reserved = enforcer, processes, reserved
         self._report, self._clock = report, clock
         self._blindness = log.Trouble(_LOG, "the guard is blind")
@@ -183,6 +188,9 @@ class Guard:
         if (seen.pid, seen.start) in self._ended:
             card.leaving.add((seen.pid, seen.start))
             card.unknown += memory
+            return
+        if (seen.pid, seen.start) in self._servers():
+            card.serving += memory
             return
         keys = seen.shares
         if not keys and seen.pod is not None:
@@ -283,6 +291,8 @@ def _view(cards: list[_Card], at: float | None, seconds: float) -> View:
         for kind in (HOST, POD):
             strangers[card.uuid, kind] = 0
         strangers[card.uuid, UNKNOWN] = card.unknown
+        if card.serving:
+            strangers[card.uuid, MPS] = card.serving
         for seen, memory in card.strangers:
             strangers[card.uuid, HOST if seen.pod is None else POD] += memory
     return View("", at, seconds, dict(shares), dict(strangers))

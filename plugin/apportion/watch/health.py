@@ -58,6 +58,8 @@ class Hooks:
 
     on_change: Callable[[Sequence[Change]], None] = lambda _changes: None
     on_xid: Callable[[GpuUuid, int], None] = lambda _uuid, _xid: None
+    # What others know of a GPU: it is so for as long as they say it.
+    more: Callable[[GpuUuid], Sequence[Condition]] = lambda _uuid: ()
 
 
 class Health:
@@ -94,7 +96,7 @@ class Health:
     ) -> None:
         self._nvml, self._vitals, self._probe = nvml, vitals, probe
         self._driver, self._limits, self._by_index = driver, limits, by_index
-        self._on_xid = hooks.on_xid
+        self._on_xid, self._more = hooks.on_xid, hooks.more
         self._clock, self._now = clock, now
         self._states = States(file, boot, hooks.on_change, clock)
         self._look_at = 0.0
@@ -151,6 +153,10 @@ class Health:
             for uuid in self._states.due(self._limits.quiet_s):
                 self._recover(uuid)
             self._states.save()
+
+    def hasten(self) -> None:
+        """Look at everything with the next poll: something is otherwise than it was."""
+        self._look_at = 0.0
 
     def absorb(self) -> None:
         """Take over what another plugin of this node has noted; asks nothing of NVML."""
@@ -239,6 +245,7 @@ class Health:
         self._failed.discard(uuid)
         if silent:
             readings.append(condition.of_silence(self._seconds()))
+        readings.extend(self._more(uuid))
         self._states.read(uuid, readings)
 
     def _recover(self, uuid: GpuUuid) -> None:

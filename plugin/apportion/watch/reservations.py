@@ -25,7 +25,8 @@ class Reservations:
     that, in a thread of its own; `of` never waits.
 
     Args:
-        records: reads the records of this boot.
+        records: reads the records of this boot; too slow to be called each time.
+        claims: looks which claims have a record.
         fetch: reads a claim from the API server.
         clock: seconds, monotonic.
     """
@@ -33,15 +34,16 @@ class Reservations:
     def __init__(
         self,
         records: Callable[[], Iterable[Record]],
+        claims: Callable[[], frozenset[ClaimUid]],
         fetch: Callable[[ClaimRef], Mapping[str, Any]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._records, self._fetch, self._clock = records, fetch, clock
+        self._records, self._list, self._fetch, self._clock = records, claims, fetch, clock
         self._lock = threading.Lock()
         self._known: dict[str, frozenset[ShareKey]] = {}
         self._asked: set[str] = set()
         self._unknown: dict[str, float] = {}
-        self._claims: set[ClaimUid] = set()
+        self._claims: frozenset[ClaimUid] = frozenset()
         self._backoff = Backoff(1.0)
         self._due = clock()
 
@@ -67,13 +69,15 @@ class Reservations:
         """
         if self._clock() < self._due:
             return
-        records = list(self._records())
-        claims = {record.ref.uid for record in records}
         with self._lock:
             asked = set(self._asked)
             told = bool(self._known or self._unknown)
-        if not asked and not (told and claims != self._claims):
+        if not asked and not told:
             return
+        claims = self._list()
+        if not asked and claims == self._claims:
+            return
+        records = list(self._records())
         found, failure = self._ask(records, stopping)
         if stopping():
             return
