@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.harness import progress, registry
+from tests.harness import golang, progress, registry
 from tests.harness.cluster import Cluster
 from tests.harness.errors import HarnessError
 from tests.harness.options import ClusterOptions, NodeOptions
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    for folder in Cluster.build(arguments.kubernetes):
+    for folder in (*Cluster.build(arguments.kubernetes), golang.kueue()):
         print(folder)
     return 0
 

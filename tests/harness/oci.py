@@ -24,6 +24,8 @@ class Image:
     reference: str
     command: tuple[str, ...]
     environment: tuple[str, ...] = (_PATH,)
+    # Empty: root. Not in repr, which names the images in caches that were made before this.
+    user: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,11 @@ def write_archive(image: Image, layer: Path, target: Path) -> None:
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Cmd": list(image.command), "Env": list(image.environment)},
+        "config": {
+            "Cmd": list(image.command),
+            "Env": list(image.environment),
+            **({"User": image.user} if image.user else {}),
+        },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]},
     }
     config_data = json.dumps(config, sort_keys=True).encode()

@@ -17,6 +17,7 @@ ADMIN = "admin"
 CONTROLLER_MANAGER = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 PROXY = "kube-proxy"
+FRONT_PROXY = "front-proxy-client"  # the API server, when it hands a request on
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def users(nodes: Iterable[str]) -> list[User]:
 
 
 def make(folder: Path, addresses: Iterable[str]) -> None:
-    """Write sa.key, sa.pub, apiserver.key and apiserver.crt (its own authority) to folder."""
+    """Write sa.key, sa.pub and, each its own authority, apiserver and front-proxy .key and .crt."""
     names = [*(f"IP:{address}" for address in addresses), "DNS:kubernetes.default.svc"]
     curve = ["-pkeyopt", "ec_paramgen_curve:P-256"]
     _openssl(folder, "genpkey", "-algorithm", "EC", *curve, "-out", "sa.key")
@@ -49,6 +50,8 @@ def make(folder: Path, addresses: Iterable[str]) -> None:
     output = ["-keyout", "apiserver.key", "-out", "apiserver.crt"]
     subject = ["-subj", "/CN=kube-apiserver", "-addext", f"subjectAltName={','.join(names)}"]
     _openssl(folder, *request, *output, *subject)
+    output = ["-keyout", "front-proxy.key", "-out", "front-proxy.crt"]
+    _openssl(folder, *request, *output, "-subj", f"/CN={FRONT_PROXY}")
 
 
 def _openssl(folder: Path, *arguments: str) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
+from tests.lab import traces
 from tests.lab.testbed import BUILD, REPO
 from tests.lab.walk import Walk
 
@@ -271,10 +271,7 @@ def clean_up(walk: Walk) -> None:
     """Deleting everything leaves no CDI file, no share folder, no socket, no slice."""
     walk.say("Delete everything")
     walk.kubectl("delete", "namespace", NAMESPACE, timeout=180)
-    walk.until("claims' CDI files left", lambda: _files(walk, "/var/run/cdi", "claim_"), [])
-    walk.until(
-        "share folders left", lambda: _files(walk, "/run/apportion/shares", f"{DRIVER}/"), []
-    )
+    traces.shares_gone(walk, DRIVER)
     walk.kubectl("delete", "-f", str(REPO / LAB / "setup.yaml"), "--ignore-not-found")
     walk.kubectl(
         "delete",
@@ -284,24 +281,7 @@ def clean_up(walk: Walk) -> None:
         str(REPO / LAB / "rbac.yaml"),
         timeout=180,
     )
-    walk.until("CDI files left", lambda: _files(walk, "/var/run/cdi", ""), [])
-    for folder in ("plugins", "plugins_registry"):
-        walk.until(
-            f"sockets in {folder}",
-            partial(_files, walk, f"/var/lib/kubelet/{folder}", ".sock"),
-            [],
-        )
-    walk.show("  (kubelet withdraws the node's slice half a minute after its driver has gone)")
-
-
-def slice_gone(walk: Walk) -> None:
-    """No slice is left: kubelet wipes them 30 s after the driver's socket has gone."""
-    walk.until("slices left", lambda: len(walk.get("resourceslices")["items"]), 0, timeout=90)
-
-
-def _files(walk: Walk, folder: str, part: str) -> list[str]:
-    found = walk.cluster.node_exec(["find", folder, "-mindepth", "1"], check=False).stdout
-    return sorted(path for path in found.splitlines() if part in path)
+    traces.plugin_gone(walk)
 
 
 Step = Callable[[Walk], None]
@@ -318,7 +298,7 @@ STEPS: tuple[Step, ...] = (
     too_much,
     status,
     clean_up,
-    slice_gone,
+    traces.slice_gone,
 )
 DEMO = STEPS[:-1]
 """The demo does not sit out kubelet's half minute; the tests do."""

@@ -19,17 +19,19 @@ def simulated_node(folder: Path, name: str = "node-a", cards: int = 2) -> NodeOp
     FakeDriver(folder).write_config(DEFAULT_GPUS[:cards], device_nodes="required")
     return NodeOptions(
         name=name,
-        driver_root=build_fakes(BUILD / "fakes") / "root",
+        driver_root=build_fakes(BUILD / "fakes") / "rootfs",
         fakegpu_dir=folder,
         gpu_minors=tuple(range(cards)),
         labels={"nvidia.com/gpu.product": "Tesla-T4"},
     )
 
 
-def options(folder: Path, cards: int = 2, name: str = "apportion") -> ClusterOptions:
+def options(
+    folder: Path, cards: int = 2, name: str = "apportion", images: tuple[Path, ...] = ()
+) -> ClusterOptions:
     """Return a one-node cluster with the project's image, built from the Dockerfile if need be."""
     return ClusterOptions(
         name=name,
         nodes=(simulated_node(folder, cards=cards),),
-        images=(python_image(), build_project_image(REPO, PROJECT_IMAGE)),
+        images=(python_image(), build_project_image(REPO, PROJECT_IMAGE), *images),
     )

@@ -38,11 +38,11 @@ class Walk:
         """Head the next commands."""
         self.show(f"\n\033[1m# {text}\033[0m")
 
-    def kubectl(self, *args: str, ok: bool = True, timeout: float = 120) -> str:
+    def kubectl(self, *args: str, ok: bool | None = True, timeout: float = 120) -> str:
         """Type a kubectl command and return what it prints.
 
         Raises:
-            StepError: it ended with a status that `ok` does not expect.
+            StepError: it ended with a status that `ok` does not expect; None expects any.
         """
         return self._type(
             ["kubectl", *args],
@@ -101,7 +101,7 @@ class Walk:
         words: list[str],
         run: Callable[[], subprocess.CompletedProcess[str]],
         *,
-        ok: bool,
+        ok: bool | None,
         where: str = "",
     ) -> str:
         self.show(f"\033[36m{where}$\033[0m " + " ".join(_quoted(word) for word in words))
@@ -109,7 +109,7 @@ class Walk:
         text = (done.stdout + done.stderr).rstrip()
         if text:
             self.show("\n".join("  " + line for line in text.splitlines()))
-        if (done.returncode == 0) is not ok:
+        if ok is not None and (done.returncode == 0) is not ok:
             raise StepError(f"{' '.join(words)} ended with {done.returncode}: {text}")
         return text
 
