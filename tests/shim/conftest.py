@@ -14,7 +14,6 @@ from tests.shim import support
 def _built() -> None:
     assert support.is_root(), "the shim tier makes mount namespaces: run it as root"
     support.build()
-    support.make_cache()
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ SANITIZERS: Final = {
 SHIM: Final = REPO / "build" / f"shim{_WATCHED}"
 FAKES: Final = REPO / "build" / "fakes"
 PROGRAMS: Final = REPO / "build" / f"shim-tests{_WATCHED}"
-LIBDIR: Final = FAKES / "root" / "usr" / "lib" / "x86_64-linux-gnu"
+LIBDIR: Final = FAKES / "rootfs" / "usr" / "lib" / "x86_64-linux-gnu"
 DRIVER_DIR: Final = "/run/apportion/driver"
 LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
@@ -51,7 +51,7 @@ def uuid(index: int = 0) -> str:
 
 
 def build(*programs: str) -> None:
-    """Build fronts, simulated driver and test programs (`programs` alone), one run at a time."""
+    """Build all that a `Container` mounts, of the test programs `programs` alone, one at a time."""
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     with (PROGRAMS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -65,6 +65,7 @@ def build(*programs: str) -> None:
             f"BUILD={PROGRAMS}", f"DRIVER={LIBDIR}", f"SANITIZE={SANITIZER}",
             *(f"{PROGRAMS}/{name}" for name in programs),
         )  # fmt: skip
+        _make_cache()
 
 
 def make(folder: Path, *arguments: str) -> None:
@@ -357,7 +358,7 @@ def watched_by(sanitizer: str) -> str:
     )
 
 
-def make_cache() -> None:
+def _make_cache() -> None:
     """Write the linker cache that finds the fronts at /run/front."""
     cache = PROGRAMS / "ld.so.cache"
     script = (

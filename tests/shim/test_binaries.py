@@ -49,7 +49,7 @@ def test_name_and_needs(library: str) -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_exports_are_the_table(library: str) -> None:
     text = (REPO / "shim/src" / TABLES[library] / "hooks.def").read_text()
-    hooks = set(re.findall(r"^HOOK\((\w+),", text, re.MULTILINE))
+    hooks = set(re.findall(r"^(?:HOOK|GATE)\((\w+),", text, re.MULTILINE))
     exported = {line.split()[-1] for line in symbols(library, "--defined-only")}
     assert exported == hooks | MARKS
 
@@ -104,14 +104,25 @@ class Slot(ctypes.LittleEndianStructure):
     _fields_ = (
         ("seq", ctypes.c_uint64), ("used", ctypes.c_uint64), ("pid", ctypes.c_uint32),
         ("reserved0", ctypes.c_uint32), ("started", ctypes.c_uint64),
-        ("namespace", ctypes.c_uint64), ("reserved", ctypes.c_uint64 * 2),
-        ("object", ctypes.c_uint64),
+        ("namespace", ctypes.c_uint64), ("died", ctypes.c_uint64),
+        ("busy_until_ns", ctypes.c_uint64), ("object", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+class Cores(ctypes.LittleEndianStructure):
+    """A share's time on the GPU, behind the header."""
+
+    _fields_ = (
+        ("used_ns", ctypes.c_uint64), ("waited_ns", ctypes.c_uint64),
+        ("overrun_ns", ctypes.c_uint64), ("wanted_ns", ctypes.c_uint64),
+        ("carry_ns", ctypes.c_int64), ("given_until_ns", ctypes.c_uint64),
+        ("taken_until_ns", ctypes.c_uint64), ("reserved", ctypes.c_uint64),
     )  # fmt: skip
 
 
 def test_the_layout_is_the_same_from_c_and_from_ctypes() -> None:
     layout = json.loads(output(str(PROGRAMS / "layout")))
-    for prefix, structure in (("header", Header), ("slot", Slot)):
+    for prefix, structure in (("header", Header), ("slot", Slot), ("cores", Cores)):
         assert layout[f"sizeof {prefix}"] == ctypes.sizeof(structure) == 64
         for name, offset in layout.items():
             if name.startswith(f"{prefix}."):
@@ -119,6 +130,7 @@ def test_the_layout_is_the_same_from_c_and_from_ctypes() -> None:
     assert layout["LEDGER_MAGIC"].to_bytes(8, "little") == LEDGER_MAGIC
     assert layout["LEDGER_SIZE"] == LEDGER_SIZE
     assert layout["LEDGER_SLOTS_OFFSET"] == 4096
+    assert layout["LEDGER_CORES_OFFSET"] == 64
     assert layout["LEDGER_LOCK_SLOTS"] == layout["LEDGER_LOCK_SWEEP"] + 1 > LEDGER_SIZE
 
 

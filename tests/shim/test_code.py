@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from tests.fakes.fakegpu import FakeDriver
 from tests.shim.overhead import CONTEXT, CONTEXT_MIB, LIMIT, agree, truth
-from tests.shim.support import BLOCK, INVALID, MIB, OK, OOM, Client, Container, Share, uuid
+from tests.shim.support import BLOCK, INVALID, MIB, OK, OOM, REPO, Client, Container, Share, uuid
 
+IMAGES = REPO / "tests" / "shim" / "fuzz" / "corpus" / "image"
 STACK, HEAP = 0, 2
 THREADS = 40 * 1024
 """That a simulated T4 runs at once."""
@@ -90,6 +93,27 @@ def test_what_a_launch_took_is_charged_by_who_only_synchronises(
         assert app.alloc(1) == OOM
 
 
+def test_what_was_loaded_once_is_not_looked_at_again(container: Container, share: Share) -> None:
+    """PyTorch asks for a kernel's function at every launch: it must not ask NVML each time."""
+    driver = FakeDriver(container.state)
+    with container.client().start() as app:
+        assert app.ask("code-library", 10 * MIB, 1) == [OK, 1]
+        assert app.ask("code-lazy-module", 10 * MIB, 1) == [OK, 1]
+        for way in ("code-library-function", "code-get-function"):
+            driver.count("nvmlDeviceGetComputeRunningProcesses")
+            assert app.ask(way, 1)[0] == OK
+            looks = driver.counted
+            assert looks > 0
+            for _ in range(50):
+                assert app.ask(way, 1)[0] == OK
+            assert driver.counted == looks
+        assert agree(container, share) == CONTEXT + 20 * MIB
+        assert app.ask("code-library-unload", 1) == [OK]
+        driver.count("nvmlDeviceGetComputeRunningProcesses")
+        assert app.ask("code-get-function", 1)[0] == OK
+        assert driver.counted > 0
+
+
 def test_a_library_that_is_loaded_at_once_is_refused(container: Container, share: Share) -> None:
     with container.client(env={"CUDA_MODULE_LOADING": "EAGER"}).start() as app:
         assert app.ask("code-library", 100 * MIB, 1) == [OK, 1]
@@ -98,12 +122,95 @@ def test_a_library_that_is_loaded_at_once_is_refused(container: Container, share
         assert agree(container, share) == CONTEXT + 100 * MIB
 
 
+@pytest.mark.parametrize("way", ["module", "function", "global"])
+def test_what_a_library_says_of_its_variables_is_refused_before_it_is_loaded(
+    container: Container, share: Share, way: str
+) -> None:
+    with container.client().start() as app:
+        assert app.ask("code-library", 100 * MIB, 1) == [OK, 1]
+        assert app.ask("code-library", MIB, 2) == [OK, 1]
+        assert app.ask("code-library", 99 * MIB + 1, 3) == [OK, 1]
+        for denied in (1, 2):
+            assert app.ask("code-library-module", 1) == [OK]
+            assert app.ask(f"code-library-{way}", 3) == [OOM]
+            assert share.denied == denied
+            assert agree(container, share) == CONTEXT + 100 * MIB
+            assert app.ask(f"code-library-{way}", 2) == [OK]
+            assert agree(container, share) == CONTEXT + 100 * MIB + BLOCK
+            # It is there by now: asking for more of it takes nothing, and needs no room.
+            assert app.ask("code-library-function", 1) == [OK]
+            assert app.ask("code-library-global", 1) == [OK]
+            # In a new context it must come again.
+            assert app.ask("reset", 0) == [OK]
+            app.start()
+        assert app.ask("code-library-unload", 1) == [OK]
+        assert app.ask(f"code-library-{way}", 3) == [OK]
+        assert share.peak <= LIMIT
+
+
+@pytest.mark.parametrize("way", [1, 2, 3, 4])
+def test_what_a_module_says_of_its_variables_is_refused_before_it_is_loaded(
+    container: Container, share: Share, way: int
+) -> None:
+    def load(size: int, number: int) -> list[int]:
+        text = f".version 6.4\n.global .align 8 .b8 big[{size}];\n"
+        container.state.joinpath("image").write_text(text)
+        return app.ask(f"code-module-way{way}", size, number)
+
+    with container.client().start() as app:
+        assert load(60 * MIB, 1) == [OK, 1]
+        assert load(120 * MIB, 2) == [OOM, 0]
+        assert load(30 * MIB, 3) == [OK, 1]
+        assert agree(container, share) == CONTEXT + 90 * MIB
+        assert (share.peak, share.denied) == (CONTEXT + 90 * MIB, 1)
+
+
+def test_a_library_from_a_file_says_the_same(container: Container, share: Share) -> None:
+    container.state.joinpath("image").write_text(
+        f".version 6.4\n.global .align 8 .b8 big[{110 * MIB}];\n"
+    )
+    with container.client().start() as app:
+        assert app.ask("code-library-file", 1) == [OK, 1]
+        assert app.ask("code-library-file", 2) == [OK, 1]
+        assert app.ask("code-library-module", 1) == [OK]
+        assert app.ask("code-library-module", 2) == [OOM]
+        assert agree(container, share) == share.peak == CONTEXT + 110 * MIB
+
+
+@pytest.mark.parametrize("name", ["fatbin-zstd", "fatbin-several-lz4"])
+def test_a_compressed_fat_binary_says_it_for_this_card(
+    container: Container, share: Share, name: str
+) -> None:
+    """For a T4 it has 8 MiB of variables; for an A100, which is not here, 12 MiB."""
+    shutil.copy(IMAGES / name, container.state / "image")
+    with container.client().start() as app:
+        assert app.ask("code-library", LIMIT - CONTEXT - 8 * MIB, 1) == [OK, 1]
+        assert app.ask("code-library-module", 1) == [OK]
+        assert app.ask("code-module-way4", 0, 2) == [OK, 1]
+        assert app.ask("code-library", 2 * MIB, 2) == [OK, 1]
+        assert app.ask("code-library-module", 2) == [OK]
+        assert app.ask("code-module-way4", 0, 3) == [OOM, 0]
+        assert share.denied == 1
+
+
+def test_where_nvml_does_not_tell_what_an_image_says_is_no_charge(
+    container: Container, share: Share
+) -> None:
+    FakeDriver(container.state).inject(None, "nvmlDeviceGetComputeRunningProcesses", 999)
+    with container.client().start() as app:
+        assert app.ask("code-module", 100 * MIB, 1) == [OK, 1]
+        assert app.ask("code-library", 100 * MIB, 1) == [OK, 1]
+        assert app.ask("code-library-module", 1) == [OK]
+        assert app.alloc(LIMIT) == OK
+        assert share.total == LIMIT
+
+
 @pytest.mark.parametrize("way", ["module", "function"])
 def test_what_cannot_be_undone_is_refused_and_stops_all_that_follows(
     container: Container, share: Share, way: str
 ) -> None:
     with container.client().start() as app, container.client().start() as other:
-        assert app.ask("code-library", LIMIT, 1) == [OK, 1]
+        assert app.ask("code-library-hidden", LIMIT, 1) == [OK, 1]
         assert app.ask("code-library", MIB, 2) == [OK, 1]
         assert app.ask(f"code-library-{way}", 1) == [OOM]
         assert agree(container, share) == LIMIT + 2 * CONTEXT
@@ -133,9 +240,11 @@ def test_a_module_that_loads_lazily_is_charged_when_it_is_asked(
                 assert agree(container, share) == CONTEXT + 100 * MIB
             assert app.ask("code-unload", 1) == [OK]
             assert agree(container, share) == CONTEXT
-        assert app.ask("code-lazy-module", LIMIT, 1) == [OK, 1]
+        assert app.ask("code-lazy-module", LIMIT, 1) == [OOM, 0]
+        assert app.ask("code-lazy-module", 100 * MIB, 1) == [OK, 1]
+        assert app.alloc(LIMIT - CONTEXT) == OK
         assert app.ask(f"code-get-{way}", 1) == [OOM, 0]
-        assert agree(container, share) == CONTEXT + LIMIT
+        assert agree(container, share) == LIMIT + 100 * MIB
         assert app.alloc(1) == OOM
 
 
@@ -145,7 +254,7 @@ def test_one_card_over_its_limit_stops_no_code_on_another(
     other = container.share(LIMIT, gpu=uuid(1))
     with container.client().start() as app:
         assert app.ask("code-library", MIB, 2) == [OK, 1]
-        assert app.ask("code-library", LIMIT, 1) == [OK, 1]
+        assert app.ask("code-library-hidden", LIMIT, 1) == [OK, 1]
         assert app.ask("code-library-module", 1) == [OOM]
         assert share.total == LIMIT + CONTEXT
         assert app.ask("start", 1) == [OK]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from tests.fakes import DEFAULT_GPUS, T4, fakegpu
+from tests.fakes import DEFAULT_GPUS, T4, card, fakegpu
 from tests.fakes.__main__ import main
 from tests.fakes.machine import Machine, machine
 from tests.fakes.process import Buffer, Out
@@ -47,6 +47,26 @@ def test_the_accounts_layout_is_the_headers(tmp_path: Path) -> None:
     assert [int(word) for word in printed.stdout.split()] == [
         4, 8, 16, 24, 88, 88 + 8 * gpus, 88 + 16 * gpus, fakegpu.SLOT.size,
         fakegpu.HEADER.size - 8 * gpus, fakegpu.SLOTS, gpus,
+    ]  # fmt: skip
+
+
+def test_the_cards_layout_is_the_headers(tmp_path: Path) -> None:
+    source = (
+        '#include "card.h"\n#include <stdio.h>\n#define C(f) offsetof(struct fg_card, f)\n'
+        "#define Q(f) offsetof(struct fg_queue, f)\n"
+        'int main(void) { printf("%zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %ld %d",'
+        " C(ready), C(at), C(busy), C(switches), C(queue), Q(percent), Q(pushed), Q(submitted),"
+        " Q(served), Q(item), sizeof(struct fg_queue), sizeof(pthread_mutex_t), (long)FG_CARDS,"
+        " FG_CARD_SIZE); }\n"
+    )
+    (tmp_path / "layout.c").write_text(source)
+    include = f"-I{fakegpu.HERE / 'common'}"
+    subprocess.run(["gcc", include, "-o", tmp_path / "layout", tmp_path / "layout.c"], check=True)
+    printed = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True)
+    assert [int(word) for word in printed.stdout.split()] == [
+        64, 88, 112, 128, card.CARD.size, 8, 16, 32,
+        40, card.QUEUE.size, card.QUEUE_SIZE, 40, card.CARDS,
+        card.CARD_SIZE,
     ]  # fmt: skip
 
 

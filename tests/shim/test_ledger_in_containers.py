@@ -157,7 +157,7 @@ def test_what_is_over_in_one_of_two_claims_lacks_in_the_other(container: Contain
     container.share(60 * MIB)
     with container.client().start() as app:
         assert app.alloc(70 * MIB) == OK
-        assert app.ask("code-library", 80 * MIB, 1) == [OK, 1]
+        assert app.ask("code-library-hidden", 80 * MIB, 1) == [OK, 1]
         assert app.ask("code-library-module", 1) == [OOM], "and yet it is loaded"
         assert app.info() == (0, 160 * MIB)
         assert app.alloc(BLOCK) == OOM

@@ -25,6 +25,7 @@ class Rules:
     reaper_is_seen: bool = True
     total_before_used: bool = True
     move_is_seen: bool = True
+    driver_is_asked: bool = True
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class World:
     busy: tuple[int, ...]
     used: tuple[int, ...]
     pending: tuple[int, ...]  # in total and not in used, on account of a living operation
+    given: tuple[int, ...]  # by the driver, which frees the dead's later
     alive: tuple[bool, ...]
     locked: bool
     at: tuple[int, ...]  # program counter of each actor
@@ -94,8 +96,12 @@ def worker(world: World, me: int, plan: str, rules: Rules) -> tuple[World, int]:
     used, total = world.used[me], world.total
     after = world.at[me] + 1
     if step == 0:
+        if operation == "-" and world.given[me]:
+            world = replace(world, given=put(world.given, me, world.given[me] - 1))
         return begin(world, me, world.busy[me] + 1), after
     if step == 3:
+        if operation == "+" and used > world.given[me]:
+            world = replace(world, given=put(world.given, me, world.given[me] + 1))
         return replace(world, busy=put(world.busy, me, world.busy[me] - 1)), after
     if operation == "-" and used + world.pending[me] == 0:
         return world, after  # it was refused before: nothing to give back
@@ -157,6 +163,8 @@ def reaper(world: World, me: int, rules: Rules) -> tuple[World, int]:
         dead = [s for s, alive in enumerate(world.alive) if not alive]
         if not dead or not (world.used[dead[0]] or world.busy[dead[0]]):
             return world, 0
+        if rules.driver_is_asked and world.given[dead[0]]:
+            return world, 0
         return replace(world, notes=put(world.notes, me, (dead[0],))), 1
     slot = world.notes[me][0]
     if step == 1:
@@ -186,14 +194,17 @@ class Cast:
         slots, actors = len(self.plans), len(self.plans) + self.recounters + self.reaper
         zero, empty = (0,) * slots, ((),) * actors
         return World(
-            0, zero, zero, zero, (0,) * actors, (True,) * slots, False, (0,) * actors, empty
-        )
+            0, zero, zero, zero, (0,) * actors, zero, (True,) * slots, False,
+            (0,) * actors, empty,
+        )  # fmt: skip
 
     def moves(self, world: World, rules: Rules) -> Iterator[World]:
         """Yield every world that one step leads to."""
         for me, at in enumerate(world.at):
             if me < len(self.plans):
                 if not world.alive[me]:
+                    if world.given[me]:
+                        yield replace(world, given=put(world.given, me, 0))
                     continue
                 if self.mortal and me == 0:
                     gone = put(world.pending, me, 0)
@@ -212,12 +223,17 @@ class Cast:
 
 
 def hole(cast: Cast, rules: Rules) -> World | None:
-    """Return a reachable world in which total is less than what is held, if there is one."""
+    """Return a reachable world in which too little is counted, if there is one.
+
+    Total is less than what is held, or the driver has given more than the limit.
+    """
     start = cast.start()
     seen, todo = {start}, [start]
     while todo:
         world = todo.pop()
         if world.total < sum(world.used) + sum(world.pending) or world.total > LIMIT:
+            return world
+        if sum(world.given) > LIMIT:
             return world
         for after in cast.moves(world, rules):
             if after not in seen:
@@ -230,12 +246,15 @@ def hole(cast: Cast, rules: Rules) -> World | None:
 BUSY = Cast(("+-+", "+-"), recounters=1, reaper=False, mortal=False)
 DYING = Cast(("+-", "+-"), recounters=1, reaper=True, mortal=True)
 TWO = Cast(("+", "+"), recounters=2, reaper=True, mortal=True)
+KILLED = Cast(("+", "+-++"), recounters=1, reaper=True, mortal=True)
 # The last slot is nobody's but what is moved there: it lives as long as a process holds it.
 MOVING = Cast(("+>", "+-", ""), recounters=1, reaper=True, mortal=True)
 
 
 @pytest.mark.parametrize(
-    "cast", [BUSY, DYING, TWO, MOVING], ids=["busy", "dying", "two recounts", "moving"]
+    "cast",
+    [BUSY, DYING, TWO, KILLED, MOVING],
+    ids=["busy", "dying", "two recounts", "killed", "moving"],
 )
 def test_no_order_of_steps_and_no_death_counts_too_little(cast: Cast) -> None:
     assert hole(cast, Rules()) is None
@@ -246,6 +265,7 @@ def test_no_order_of_steps_and_no_death_counts_too_little(cast: Cast) -> None:
     [
         ("second_pass", BUSY), ("total_inside", BUSY), ("one_recount", TWO),
         ("reaper_is_seen", DYING), ("total_before_used", DYING), ("move_is_seen", MOVING),
+        ("driver_is_asked", KILLED),
     ],
 )  # fmt: skip
 def test_each_rule_is_needed(rule: str, cast: Cast) -> None:

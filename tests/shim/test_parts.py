@@ -14,7 +14,12 @@ FUZZ = REPO / "tests" / "shim" / "fuzz"
 
 
 @pytest.mark.parametrize("build", ["parts", "parts-address", "parts-thread"])
-@pytest.mark.parametrize("test", ["table", "ledger-threads", "ledger-kills"])
+@pytest.mark.parametrize(
+    "test",
+    [
+        "table", "ledger-threads", "ledger-kills", "calendar", "estimates", "launches", "schedule",
+    ],
+)  # fmt: skip
 def test_part(build: str, test: str) -> None:
     done = subprocess.run(
         [PROGRAMS / build, test, "1"], capture_output=True, text=True, check=False, timeout=100
@@ -22,7 +27,7 @@ def test_part(build: str, test: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("target", ["limits", "ledger"])
+@pytest.mark.parametrize("target", ["limits", "ledger", "image"])
 def test_mutations_of_the_corpus_find_nothing(target: str, tmp_path: Path) -> None:
     """For a few seconds; `make -C shim fuzz` goes on for longer, by libFuzzer where clang is."""
     build = REPO / "build" / "shim-fuzz"

@@ -249,46 +249,6 @@ def test_external_memory_goes_with_its_context(container: Container) -> None:
 # ---- dma-bufs
 
 
-def test_a_dma_buf_keeps_the_charge_while_it_is_open(container: Container) -> None:
-    share = container.share(LIMIT)
-    with applications(container, 1) as (app,):
-        _, pointer = app.ask("alloc", 0, PIECE)
-        result, descriptor = app.ask("dma-pointer", pointer, PIECE)
-        assert result == OK
-        assert app.ask("free", 0) == [OK]
-        assert share.total == truth(container) == PIECE
-        assert app.ask("alloc", 1, LIMIT)[0] == OOM
-        assert app.ask("vmm-close", descriptor) == [OK]
-        assert app.ask("alloc", 1, LIMIT)[0] == OK
-        assert share.total == truth(container) == LIMIT
-
-
-def test_a_dma_buf_of_mapped_memory(container: Container) -> None:
-    share = container.share(LIMIT)
-    with applications(container, 1) as (app,):
-        assert app.ask("vmm-create", 0, PIECE) == [OK, 1]
-        assert app.ask("vmm-map", 0, 0, PIECE) == [OK]
-        result, descriptor = app.ask("dma-range", 0, PIECE)
-        assert result == OK
-        assert app.ask("vmm-release", 0) == [OK]
-        assert app.ask("vmm-unmap", 0, PIECE) == [OK]
-        assert share.total == truth(container) == PIECE
-        assert app.ask("vmm-close", descriptor) == [OK]
-        assert app.ask("alloc", 0, LIMIT)[0] == OK
-
-
-def test_a_closed_dma_buf_costs_nothing(container: Container) -> None:
-    """As libraries do it: registered with a network card, closed, used, freed."""
-    share = container.share(LIMIT)
-    with applications(container, 1) as (app,):
-        _, pointer = app.ask("alloc", 0, PIECE)
-        result, descriptor = app.ask("dma-pointer", pointer, PIECE)
-        assert (result, app.ask("vmm-close", descriptor)) == (OK, [OK])
-        assert app.ask("free", 0) == [OK]
-        assert share.total == truth(container) == 0
-        assert app.ask("dma-pointer", pointer, PIECE)[0] == INVALID
-
-
 # ---- arrays and multicast groups that hold memory
 
 

@@ -22,9 +22,14 @@
 static void *cuda;
 static void *contexts[MANY], *modules[MANY], *libraries[MANY], *greens[MANY], *streams[MANY];
 
+#define IMAGE_FILE "/run/fakegpu/image" /* that *-file commands load */
+#define HIDDEN "// " /* before the variable: the simulated driver sees it, nobody else */
+
 static const char *image(char *out, size_t size, unsigned long bytes, const char *more)
 {
-    snprintf(out, size, ".version 6.4\n.global .align 8 .b8 big[%lu];\n%s", bytes, more);
+    bool hidden = !strcmp(more, HIDDEN);
+    snprintf(out, size, ".version 6.4\n%s.global .align 8 .b8 big[%lu];\n%s", hidden ? more : "",
+             bytes, hidden ? "" : more);
     return out;
 }
 
@@ -92,21 +97,54 @@ static void launch(void *function)
                         function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
 }
 
-static void load_library(unsigned long bytes, unsigned long number)
+/* code-module-way way bytes number: of cuModuleLoad...; 4: from the file */
+static void load_by(unsigned way, unsigned long bytes, unsigned long number)
+{
+    char text[256];
+    void *given = (void *)SENTINEL;
+    const void *data = image(text, sizeof text, bytes, "");
+    int result = -1;
+    if (way == 1)
+        result = CALL(cuModuleLoadData, (void **, const void *), &given, data);
+    else if (way == 2)
+        result = CALL(cuModuleLoadDataEx, (void **, const void *, unsigned, int *, void **), &given,
+                      data, 0, NULL, NULL);
+    else if (way == 3)
+        result = CALL(cuModuleLoadFatBinary, (void **, const void *), &given, data);
+    else
+        result = CALL(cuModuleLoad, (void **, const char *), &given, IMAGE_FILE);
+    answer(result, &modules[number], given);
+}
+
+static void load_library(unsigned long bytes, unsigned long number, const char *more)
 {
     char text[256];
     void *given = (void *)SENTINEL;
     int result = CALL(cuLibraryLoadData,
                       (void **, const void *, int *, void **, unsigned, int *, void **, unsigned),
-                      &given, image(text, sizeof text, bytes, ""), NULL, NULL, 0, NULL, NULL, 0);
+                      &given, image(text, sizeof text, bytes, more), NULL, NULL, 0, NULL, NULL, 0);
+    answer(result, &libraries[number], given);
+}
+
+static void load_library_file(unsigned long number)
+{
+    void *given = (void *)SENTINEL;
+    int result = CALL(cuLibraryLoadFromFile,
+                      (void **, const char *, int *, void **, unsigned, int *, void **, unsigned),
+                      &given, IMAGE_FILE, NULL, NULL, 0, NULL, NULL, 0);
     answer(result, &libraries[number], given);
 }
 
 static void library_command(const char *what, unsigned long a, unsigned long b)
 {
     void *kernel = NULL, *other = NULL;
-    if (!strcmp(what, "code-library")) {
-        load_library(a, b);
+    unsigned long unused = 0;
+    if (!strcmp(what, "code-library") || !strcmp(what, "code-library-hidden")) {
+        load_library(a, b, what[12] ? HIDDEN : "");
+        return;
+    }
+    if (!strcmp(what, "code-library-file")) {
+        load_library_file(a);
         return;
     }
     (void)CALL(cuLibraryGetKernel, (void **, void *, const char *), &kernel, libraries[a], "k");
@@ -116,6 +154,9 @@ static void library_command(const char *what, unsigned long a, unsigned long b)
         printf("%d\n", CALL(cuKernelGetFunction, (void **, void *), &other, kernel));
     else if (!strcmp(what, "code-library-module"))
         printf("%d\n", CALL(cuLibraryGetModule, (void **, void *), &other, libraries[a]));
+    else if (!strcmp(what, "code-library-global"))
+        printf("%d\n", CALL(cuLibraryGetGlobal, (void **, size_t *, void *, const char *), &other,
+                            &unused, libraries[a], "big"));
     else if (!strcmp(what, "code-library-unload"))
         printf("%d\n", CALL(cuLibraryUnload, (void *), libraries[a]));
     else
@@ -184,6 +225,8 @@ void code_command(const char *what, unsigned long a, unsigned long b)
         cuda = dlopen("libcuda.so.1", RTLD_NOW);
     if (!strcmp(what, "code-module")) {
         load(a, b, "");
+    } else if (!strncmp(what, "code-module-way", 15)) {
+        load_by((unsigned)what[15] - '0', a, b);
     } else if (!strcmp(what, "code-heap-module")) {
         load(a, b, ".extern .func (.param .b64 r) malloc (.param .b64 s);\n");
     } else if (!strcmp(what, "code-lazy-module")) {

@@ -123,6 +123,21 @@ static void replay(unsigned long number, size_t bytes, unsigned times)
     printf("%d %u\n", result, right);
 }
 
+/* A kernel that does nothing, in a stream. */
+static int kernel(unsigned long stream)
+{
+    void *module = NULL, *function = NULL;
+    int result = CALL(cuModuleLoadData, void **, const void *)(
+        &module, ".version 6.4\n.visible .entry k()\n{ ret; }\n");
+    if (!result)
+        result = CALL(cuModuleGetFunction, void **, void *, const char *)(&function, module, "k");
+    if (!result)
+        result = CALL(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned,
+                      unsigned, unsigned, void *, void **, void **)(
+            function, 1, 1, 1, 1, 1, 1, 0, named[STREAM][stream % MANY], NULL, NULL);
+    return result;
+}
+
 static void attribute(int which)
 {
     uint64_t value = SENTINEL;
@@ -144,6 +159,8 @@ static int simple(const char *what, unsigned long a, unsigned long b, unsigned c
     if (!strcmp(what, "graph-update"))
         return CALL(cuGraphExecUpdate_v2, void *, void *, void *)(exec, named[GRAPH][b % MANY],
                                                                   text);
+    if (!strcmp(what, "graph-kernel"))
+        return kernel(a);
     if (!strcmp(what, "graph-end-exec"))
         return CALL(cuGraphExecDestroy, void *)(exec);
     if (!strcmp(what, "graph-trim"))

@@ -30,6 +30,10 @@ int main(int argc, char **argv)
         {"table", test_table},
         {"ledger-threads", test_ledger_threads},
         {"ledger-kills", test_ledger_kills},
+        {"calendar", test_calendar},
+        {"estimates", test_estimates},
+        {"launches", test_launches},
+        {"schedule", test_schedule},
     };
     CHECK(argc == 3);
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {

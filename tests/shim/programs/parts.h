@@ -16,6 +16,10 @@
 void test_table(unsigned seed);
 void test_ledger_threads(unsigned seed);
 void test_ledger_kills(unsigned seed);
+void test_calendar(unsigned seed);
+void test_estimates(unsigned seed);
+void test_launches(unsigned seed);
+void test_schedule(unsigned seed);
 
 /* Writes a fresh ledger to `path`. */
 void make_ledger(const char *path);
