@@ -15,8 +15,15 @@ from tests.harness import golang
 from tests.harness.versions import DEFAULT_KUBERNETES
 from tests.node.support.apiserver import ApiServer, add_node
 from tests.node.support.proxy import Proxy
+from tests.node.support.site import Site, site_of
+from tests.shim import support
 
 _NUMBER = itertools.count(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built() -> None:
+    support.build()
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +73,13 @@ def node(api_server: ApiServer) -> str:
     name = f"node-{next(_NUMBER)}"
     add_node(api_server, name)
     return name
+
+
+@pytest.fixture
+def site(api_server: ApiServer, node: str, short: Path) -> Iterator[Site]:
+    """A node for the whole plugin."""
+    with site_of(api_server, node, short) as made:
+        yield made
 
 
 @pytest.fixture

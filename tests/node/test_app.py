@@ -8,74 +8,20 @@ import re
 import socket
 import urllib.request
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import pytest
 from apportion.enforce import library
 
-from tests.node.support.apiserver import ApiServer
-from tests.node.support.claims import allocated, deleted, share
-from tests.node.support.kubelet import FakeKubelet, until
-from tests.node.support.plugin import DRIVER, Host, PluginProcess
+from tests.node.support.claims import deleted, share
+from tests.node.support.kubelet import until
+from tests.node.support.plugin import DRIVER
 from tests.node.support.proxy import Fault, Proxy, containing
+from tests.node.support.site import Site, error_of
 
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _FIRST, _SECOND = "gpu-0000-3b-00-0", "gpu-0000-af-00-0"
 _GIB = 1 << 30
 _NUMBER = itertools.count(1)
-
-
-class Site:
-    """A node: its folders, its kubelet, its Node at the API server, plugins that start on it."""
-
-    def __init__(
-        self, server: ApiServer, node: str, host: Host, kubelet: FakeKubelet, stack: ExitStack
-    ) -> None:
-        self.server, self.node, self.host, self.kubelet = server, node, host, kubelet
-        self._stack = stack
-
-    def start(self, *, url: str = "", pod: str = "", **settings: str) -> PluginProcess:
-        """Start a plugin, in a pod of its own unless `pod` says which."""
-        settings = {"kubeconfig": str(self.server.kubeconfig(url))} | settings
-        process = PluginProcess(self.host, self.node, pod or str(uuid.uuid4()), settings)
-        return self._stack.enter_context(process)
-
-    def ready(self, plugin: PluginProcess) -> None:
-        """Wait until the plugin is registered, published and says so."""
-        until(lambda: bool(self.kubelet.plugins) or plugin.process.poll() is not None, 60)
-        assert self.kubelet.plugins, plugin.text()
-        until(lambda: plugin.health("readiness") == "SERVING")
-
-    def claim(self, *results: dict[str, Any]) -> dict[str, str]:
-        """Return a claim allocated by hand; without results, 4 GiB of the first GPU."""
-        name = f"app-claim-{next(_NUMBER)}"
-        return allocated(self.server, name, *(results or (share(self.node, _FIRST),)))
-
-    def slices(self) -> list[dict[str, Any]]:
-        selector = f"?fieldSelector=spec.nodeName={self.node}"
-        return list(self.server.call("GET", _SLICES + selector)["items"])
-
-    def published(self) -> list[str]:
-        return [device["name"] for body in self.slices() for device in body["spec"]["devices"]]
-
-    def clean(self) -> bool:
-        """Whether no claim has left anything on the node."""
-        host = self.host
-        return not (host.cdi_specs() or host.share_folders() or host.checkpoints())
-
-
-@pytest.fixture
-def site(api_server: ApiServer, node: str, short: Path) -> Iterator[Site]:
-    host = Host(short)
-    with ExitStack() as stack, FakeKubelet(host.registry) as kubelet:
-        yield Site(api_server, node, host, kubelet, stack)
-
-
-def error_of(answer: Any, claim: dict[str, str]) -> str:
-    return str(answer.claims[claim["uid"]].error)
 
 
 def test_a_claim_from_slice_to_clean_node(site: Site) -> None:
@@ -123,7 +69,7 @@ def test_after_sigkill_a_new_process_gives_the_same_answer(site: Site) -> None:
     until(lambda: len(site.kubelet.plugins) == 1)
     assert site.kubelet.prepare(claim) == before
     assert ledger.stat().st_ino == inode
-    until(lambda: again.health("readiness") == "SERVING")
+    until(lambda: again.health("readiness") == "SERVING", 60)
     assert site.slices() == [slice_before]
     assert site.kubelet.unprepare(claim).claims[claim["uid"]].error == ""
     assert site.host.share_folders() == []
@@ -291,7 +237,7 @@ def test_a_rolling_update_never_leaves_kubelet_alone(site: Site) -> None:
     assert old.terminate() == 0
     until(lambda: len(site.kubelet.plugins) == 1)
     assert site.kubelet.prepare(claim) == before
-    until(lambda: new.health("readiness") == "SERVING")
+    until(lambda: new.health("readiness") == "SERVING", 60)
     assert site.slices() == [slice_before]
 
 

@@ -230,11 +230,12 @@ def _refused(api: kube.Kube, record: Record, status: dict[str, Any], words: str)
     """Whether a write is refused by these words; a policy is in force moments after it was made."""
     try:
         api.apply_claim_status(record.ref, status, "m")
+        # By now the policy may be in force.
+        api.apply_claim_status(record.ref, {}, "m")
     except (KubeInvalidError, KubeForbiddenError) as error:
         if not re.search(words, str(error)):
             raise
         return True
-    api.apply_claim_status(record.ref, {}, "m")
     return False
 
 

@@ -18,20 +18,13 @@ from tests.node.support.apiserver import ApiServer, add_node
 from tests.node.support.claims import share, told
 from tests.node.support.kubelet import FakeKubelet, until
 from tests.node.support.plugin import DRIVER, Host, PluginProcess
-from tests.node.test_app import Site, error_of
+from tests.node.support.site import Site, error_of
 
 _FIRST, _SECOND = "gpu-0000-3b-00-0", "gpu-0000-af-00-0"
 _VERSIONS = ("v1", "v1beta1", "v1alpha1")
 # Long enough for nothing to recover while a test looks.
 _NEVER = {"health_quiet_s": "86400"}
 _SOON = {"health_quiet_s": "1"}
-
-
-@pytest.fixture
-def site(api_server: ApiServer, node: str, short: Path) -> Iterator[Site]:
-    host = Host(short)
-    with ExitStack() as stack, FakeKubelet(host.registry) as kubelet:
-        yield Site(api_server, node, host, kubelet, stack)
 
 
 def taints(site: Site, device: str) -> list[tuple[str, str, str]]:
@@ -317,11 +310,11 @@ def test_more_streams_than_kubelet_opens_leave_calls_alone(site: Site) -> None:
     site.ready(plugin)
     claim = site.claim()
     with ExitStack() as stack:
-        streams = [stack.enter_context(watching(plugin)) for _ in range(9)]
-        for stream in streams[:8]:
+        streams = [stack.enter_context(watching(plugin)) for _ in range(8)]
+        for stream in streams:
             stream.next()
         with pytest.raises(grpc.RpcError) as refused:
-            streams[8].next()
+            stack.enter_context(watching(plugin)).next()  # once the others are surely open
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert error_of(site.kubelet.prepare(claim), claim) == ""
         streams[0].channel.close()

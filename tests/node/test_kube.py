@@ -102,12 +102,10 @@ def test_in_a_pod_the_files_of_the_service_account_are_used(
 ) -> None:
     token = tmp_path / "token"
     token.write_text(ADMIN)
-    files = "kubernetes.config.incluster_config"
-    monkeypatch.setattr(f"{files}.SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(f"{files}.SERVICE_CERT_FILENAME", str(api_server.certificate))
+    (tmp_path / "ca.crt").write_bytes(api_server.certificate.read_bytes())
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api_server.port))
-    assert kube.connect("", 10).get_node(node)["metadata"]["name"] == node
+    assert kube.connect("", 10, tmp_path).get_node(node)["metadata"]["name"] == node
 
 
 def test_a_token_without_rights_is_forbidden(api_server: ApiServer) -> None:

@@ -26,7 +26,7 @@ class Publishing:
         self.server = server
         self.node = node
         self.gpus = 2
-        self.complete: list[bool] = []
+        self.published: list[int] = []
         self.errors = 0
         policy = slices.Policy(driver=DRIVER, node=node)
         self.publisher = Publisher(
@@ -36,7 +36,7 @@ class Publishing:
             desired=lambda generation: slices.slices(
                 list(samples.devices(self.gpus).values()), policy, generation=generation
             ),
-            on_published=lambda complete, _devices: self.complete.append(complete),
+            on_published=self.published.append,
             on_error=self._count,
         )
         self._threads = [
@@ -163,7 +163,7 @@ def test_nothing_is_withdrawn_when_it_stops(api_server: ApiServer, node: str) ->
 def test_a_second_publisher_of_the_same_finds_nothing_to_do(publishing: Publishing) -> None:
     (before,) = publishing.found()
     second = Publishing(publishing.server, publishing.node)
-    until(lambda: bool(second.complete))
+    until(lambda: bool(second.published))
     second.stop()
     assert publishing.found() == [before]
 
@@ -232,10 +232,11 @@ def test_i2_without_the_feature_gate_it_says_so_loudly_and_publishes_what_is_pos
 ) -> None:
     add_node(gateless_server, "gateless")
     running = Publishing(gateless_server, "gateless")
-    until(lambda: bool(running.complete))
+    until(lambda: bool(running.published))
     running.stop()
-    assert running.complete == [False] * len(running.complete)
+    assert set(running.published) == {2}
     (error,) = (r.getMessage() for r in caplog.records if r.levelname == "ERROR")
+    assert "whole cards, admin access and the GPUs' health go on" in error
     assert "DRAConsumableCapacity" in error
     (found,) = running.found()
     assert "allowMultipleAllocations" not in found["spec"]["devices"][0]

@@ -21,6 +21,7 @@ from tests.node.support.kubelet import FakeKubelet, until
 from tests.node.support.plugin import Host, PluginProcess
 
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 _NODE = "own-node"
 
 
@@ -110,6 +111,20 @@ def test_slices_of_another_node_are_refused(server: ApiServer, kubeconfig: str) 
     until(refused)
 
 
+def test_of_the_classes_only_that_for_whole_cards_can_be_read(
+    server: ApiServer, kubeconfig: str
+) -> None:
+    name = f"gpu.{DRIVER}"
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
+    spec = {"extendedResourceName": "nvidia.com/gpu"}
+    server.call("POST", _CLASSES, kind | {"metadata": {"name": name}, "spec": spec})
+    api = kube.connect(kubeconfig, 10)
+    assert api.get_class(name)["spec"] == spec
+    with pytest.raises(KubeForbiddenError):
+        api.get_class(f"gpu-share.{DRIVER}")
+    server.call("DELETE", f"{_CLASSES}/{name}")
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -117,6 +132,7 @@ def test_slices_of_another_node_are_refused(server: ApiServer, kubeconfig: str) 
         "/api/v1/pods",
         "/api/v1/nodes",
         "/apis/resource.k8s.io/v1/resourceclaims",
+        _CLASSES,
     ],
 )
 def test_nothing_else_can_be_listed(server: ApiServer, kubeconfig: str, path: str) -> None:

@@ -8,9 +8,7 @@ import pytest
 
 from tests.node.support.kubelet import until
 from tests.node.support.plugin import PluginProcess
-from tests.node.test_app import Site, error_of, site
-
-__all__ = ["site"]
+from tests.node.support.site import Site, error_of
 
 _LONG_MS = 600_000
 _GRACE_S = 30

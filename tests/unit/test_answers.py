@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from apportion import slices
+from apportion.connections import Limits
 from apportion.errors import KubeUnavailableError
 from apportion.kube import Kube
 
@@ -31,6 +32,7 @@ def page(*items: object, **meta: object) -> bytes:
 
 CALLS: dict[str, Callable[[Kube], object]] = {
     "get_claim": lambda api: api.get_claim(_REF),
+    "get_class": lambda api: api.get_class("n"),
     "get_node": lambda api: api.get_node("n"),
     "list_claims": lambda api: api.list_claims(),
     "list_slices": lambda api: api.list_slices("d", "n"),
@@ -122,10 +124,10 @@ class Pages(Answer):
         super().__init__()
         self.token, self.count = token, 0
 
-    def call_api(self, *request: Any, _request_timeout: tuple[float, float]) -> Any:
+    def send(self, *request: Any, limits: Limits, **rest: Any) -> Any:
         self.count += 1
         self.data = page(**{"continue": self.token(self.count)})
-        return super().call_api(*request, _request_timeout=_request_timeout)
+        return super().send(*request, limits=limits, **rest)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_an_event_without_an_end_ends_the_watch() -> None:
 
 def test_what_is_too_deep_to_send_back_is_no_answer() -> None:
     class Deep(Answer):
-        def param_serialize(self, *_method: str, **_rest: Any) -> tuple[Any, ...]:
+        def send(self, *_request: Any, **_rest: Any) -> Any:
             raise RecursionError("deep")
 
     with pytest.raises(KubeUnavailableError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from apportion import claims
 from apportion.errors import ClaimError
-from apportion.model import ResolvedClaim
+from apportion.model import Access, Capacity, ResolvedClaim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,11 +78,15 @@ def _sound(resolved: ResolvedClaim | None) -> None:
         resolved.shares
     )
     for share in resolved.shares:
+        assert share.pool == samples.NODE
+        if share.access is Access.ADMIN:
+            assert share.capacity == Capacity(0, 0)
+            continue
         whole = samples.devices(2)[share.device].capacity
         assert 1 <= share.capacity.cores <= whole.cores
         assert MIB <= share.capacity.memory <= whole.memory
         assert share.capacity.memory % MIB == 0
-        assert share.pool == samples.NODE
+        assert (share.access is Access.WHOLE) == (share.capacity == whole)
 
 
 def test_the_claim_that_is_damaged_below_is_good() -> None:

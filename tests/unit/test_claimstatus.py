@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from apportion import claimstatus
 from apportion.claimstatus import LATER, NOW, SOON, Condition, ShareStatus
-from apportion.model import Capacity, DeviceName, GpuUuid, Share, ShareKey, Usage
+from apportion.model import Access, Capacity, CoresUse, DeviceName, GpuUuid, Share, ShareKey, Usage
 
 MIB = 1 << 20
 READY = Condition("Ready", "True", "Prepared", "in force", "2026-01-01T00:00:00Z")
@@ -25,7 +25,14 @@ STATUS = ShareStatus(
     key=SHARE.key,
     uuid=SHARE.uuid,
     capacity=SHARE.capacity,
-    usage=Usage(total=5 * MIB, held=5 * MIB, processes=2, peak=9 * MIB, denied=1),
+    usage=Usage(
+        total=5 * MIB,
+        held=5 * MIB,
+        processes=2,
+        peak=9 * MIB,
+        denied=1,
+        cores=CoresUse(used=1_500_000_000, waited=250_000_000, overrun=1_000_000),
+    ),
     observed="2026-01-01T00:01:00Z",
     conditions=(READY,),
 )
@@ -47,10 +54,14 @@ def test_an_entry_is_what_its_reader_reads() -> None:
         "uuid": "GPU-1",
         "memoryLimitBytes": 4096 * MIB,
         "coresLimit": 30,
+        "access": "share",
         "memoryUsedBytes": 5 * MIB,
         "memoryPeakBytes": 9 * MIB,
         "refused": 1,
         "processes": 2,
+        "coresUsedSeconds": 1.5,
+        "coresWaitedSeconds": 0.25,
+        "coresOverrunSeconds": 0.001,
         "observedAt": "2026-01-01T00:01:00Z",
     }
     assert (made["driver"], made["pool"], made["device"], made["shareID"]) == (
@@ -60,6 +71,17 @@ def test_an_entry_is_what_its_reader_reads() -> None:
         "id-0",
     )
     assert len(json.dumps(made["data"])) < 10 * 1024
+
+
+@pytest.mark.parametrize("access", list(Access))
+def test_how_much_of_the_gpu_it_is_is_told(access: Access) -> None:
+    status = replace(STATUS, access=access, usage=None)
+    made = claimstatus.entry("apportion.gpu", SHARE, status)
+    assert made["data"]["access"] == access.value
+    assert "memoryUsedBytes" not in made["data"]
+    assert claimstatus.read(made) == status
+    del made["data"]["access"]
+    assert claimstatus.read(made) == replace(status, access=Access.SHARE), "as older plugins tell"
 
 
 def test_a_card_given_whole_has_no_share_id_and_a_ledger_may_be_unreadable() -> None:
@@ -95,6 +117,30 @@ def test_what_somebody_else_wrote_is_not_read(change: dict[str, Any]) -> None:
     assert claimstatus.read(made) is None
     assert claimstatus.read({"data": "text"}) is None
     assert claimstatus.read({}) is None
+
+
+@pytest.mark.parametrize("value", [None, -1, "1", True, float("nan"), 1e300])
+def test_time_that_an_older_plugin_did_not_tell_or_nobody_can_is_none(value: object) -> None:
+    made = claimstatus.entry("apportion.gpu", SHARE, STATUS)
+    made["data"]["coresWaitedSeconds"] = value
+    found = claimstatus.read(made)
+    assert found is not None
+    assert found.usage is not None
+    assert (found.usage.held, found.usage.cores) == (5 * MIB, None)
+
+
+def test_time_that_nothing_counts_is_not_told() -> None:
+    assert STATUS.usage is not None
+    untimed = replace(STATUS, usage=replace(STATUS.usage, cores=None))
+    made = claimstatus.entry("apportion.gpu", SHARE, untimed)
+    assert not [name for name in made["data"] if name.endswith("Seconds")]
+    assert claimstatus.read(made) == untimed
+
+
+def test_time_on_the_gpu_alone_is_no_reason_to_tell() -> None:
+    assert STATUS.usage is not None
+    later = replace(STATUS, usage=replace(STATUS.usage, cores=CoresUse(used=9_000_000_000)))
+    assert claimstatus.urgency(STATUS, later) is None
 
 
 def test_a_use_that_is_half_there_is_none() -> None:

@@ -10,6 +10,7 @@ import pytest
 from apportion import config, settings
 from apportion.config import Config
 from apportion.errors import ConfigError
+from apportion.model import CoresMode, GpuUuid
 
 
 def _parse(*argv: str, environ: dict[str, str] | None = None) -> Config:
@@ -298,3 +299,55 @@ def test_help_names_each_setting_with_its_default(capsys: pytest.CaptureFixture[
     for setting in settings.SETTINGS:
         assert "--" + setting.name.replace("_", "-") in text
     assert "(default: /var/run/cdi)" in " ".join(text.split())
+
+
+def test_a_gpu_has_the_period_of_its_own_line_or_that_of_all() -> None:
+    one, other = (f"GPU-0a1b2c3d-0000-4000-8000-00000000000{n}" for n in (1, 2))
+    found = config.load({"cores_periods": f"{one}=20, {other}=100"}, {})
+    assert found.period_ns(one) == 20_000_000
+    assert found.period_ns(other) == 100_000_000
+    assert found.period_ns("GPU-none") == 50_000_000
+    assert config.load({"cores_period_ms": "30"}, {}).period_ns(one) == 30_000_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "20",
+        "GPU-1=20",
+        "GPU-0a1b2c3d-0000-4000-8000-000000000001=9",
+        "GPU-0a1b2c3d-0000-4000-8000-000000000001=1001",
+        "GPU-0a1b2c3d-0000-4000-8000-000000000001=20ms",
+        "GPU-0a1b2c3d-0000-4000-8000-000000000001=20,",
+        "GPU-0a1b2c3d-0000-4000-8000-000000000001=20,GPU-0a1b2c3d-0000-4000-8000-000000000001=30",
+        "Tesla T4=20",
+    ],
+)
+def test_periods_are_by_uuid_and_within_bounds(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"cores_periods .*such as GPU-"):
+        config.load({"cores_periods": value}, {})
+
+
+def test_a_gpu_has_the_mode_of_its_own_line_or_that_of_all() -> None:
+    one, other, third = (GpuUuid(f"GPU-0a1b2c3d-0000-4000-8000-00000000000{n}") for n in (1, 2, 3))
+    found = config.load({"cores_modes": f"{one}=mps, {other}=none"}, {})
+    assert [found.mode_of(each) for each in (one, other, third)] == [
+        CoresMode.MPS,
+        CoresMode.NONE,
+        CoresMode.TIMESLICE,
+    ]
+    assert config.load({"cores_mode": "mps"}, {}).mode_of(one) is CoresMode.MPS
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "mps",
+        "GPU-1=mps",
+        "GPU-0a1b2c3d-0000-4000-8000-000000000001=MPS",
+        "GPU-0a1b2c3d-0000-4000-8000-000000000001=mps,GPU-0a1b2c3d-0000-4000-8000-000000000001=none",
+    ],
+)
+def test_modes_are_by_uuid_and_of_those_there_are(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"cores_modes .*such as GPU-"):
+        config.load({"cores_modes": value}, {})

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from apportion import config, names
+from apportion.model import CoresPolicy
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 BASE = DEPLOY / "base"
 LAB = DEPLOY / "overlays" / "hami-lab"
+KUEUE = DEPLOY / "overlays" / "kueue-lab"
 FILES = sorted(path for path in DEPLOY.rglob("*.yaml"))
 LAB_DRIVER = "hami-core-gpu.project-hami.io"
 
@@ -27,7 +29,7 @@ def _load(path: Path) -> list[Object]:
     return [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if item]
 
 
-def _all(*folders: Path) -> Iterator[tuple[Path, Object]]:
+def load_all(*folders: Path) -> Iterator[tuple[Path, Object]]:
     for path in FILES:
         if not folders or path.parent in folders:
             yield from ((path, item) for item in _load(path))
@@ -77,7 +79,7 @@ DAEMONSETS = [
 
 
 def test_every_object_has_what_kubectl_needs() -> None:
-    found = list(_all())
+    found = list(load_all())
     assert len(found) > 30
     for path, item in found:
         assert item["apiVersion"], path
@@ -89,9 +91,13 @@ def test_kustomizations_name_every_file_beside_them() -> None:
     (base,) = _load(BASE / "kustomization.yaml")
     beside = {path.name for path in BASE.glob("*.yaml")} - {"kustomization.yaml"}
     assert set(base["resources"]) == beside
-    for overlay in ("gpu-operator", "host-driver"):
+    for overlay, below in (
+        ("gpu-operator", "../../base"),
+        ("host-driver", "../../base"),
+        ("mps", "../host-driver"),
+    ):
         (found,) = _load(DEPLOY / "overlays" / overlay / "kustomization.yaml")
-        assert found["resources"] == ["../../base"]
+        assert found["resources"] == [below]
 
 
 def test_the_role_is_exactly_what_the_code_uses() -> None:
@@ -104,6 +110,7 @@ def test_the_role_is_exactly_what_the_code_uses() -> None:
     assert rules == {
         ("", "nodes"): ["get"],
         ("events.k8s.io", "events"): ["create", "patch"],
+        ("resource.k8s.io", "deviceclasses"): ["get"],
         ("resource.k8s.io", "resourceclaims"): ["get"],
         ("resource.k8s.io", "resourceclaims/driver"): ["associated-node:patch"],
         ("resource.k8s.io", "resourceclaims/status"): ["patch"],
@@ -144,7 +151,8 @@ def test_one_account_and_one_driver_everywhere(daemonset: Path, rbac: Path, poli
 def test_each_policy_is_bound_and_denies(folder: Path) -> None:
     files = sorted(folder.glob("*.yaml"))
     policies = _policies(*files)
-    assert len(policies) == 3
+    # The lab has its own driver name, and its claims set nothing.
+    assert len(policies) == (4 if folder == BASE else 3)
     bound = [
         item["spec"]
         for path in files
@@ -152,6 +160,20 @@ def test_each_policy_is_bound_and_denies(folder: Path) -> None:
         if item["kind"] == "ValidatingAdmissionPolicyBinding"
     ]
     assert bound == [{"policyName": name, "validationActions": ["Deny"]} for name in policies]
+
+
+def test_the_policy_for_configs_knows_what_a_node_knows() -> None:
+    spec = _one("ValidatingAdmissionPolicy", BASE / "policy-shareconfig.yaml")["spec"]
+    said = str(spec)
+    policies = ", ".join(f'"{policy.value}"' for policy in CoresPolicy)
+    for word in (
+        f'== "{names.CONFIG_API}"',
+        f'== "{names.CONFIG_KIND}"',
+        f'== "{config.Config().driver_name}"',
+        f'["apiVersion", "kind", "{names.CORES}"]',
+        f"c.policy in [{policies}]",
+    ):
+        assert word in said
 
 
 @pytest.mark.parametrize("folder", [BASE, LAB])
@@ -173,7 +195,7 @@ def test_the_policy_for_pods_cannot_lock_a_cluster_up(folder: Path) -> None:
 @pytest.mark.parametrize(("daemonset", "rbac", "policy"), DAEMONSETS)
 def test_the_namespace_of_the_daemonset_is_made(daemonset: Path, rbac: Path, policy: Path) -> None:
     del policy
-    folder = [item for _, item in _all(rbac.parent) if item["kind"] == "Namespace"]
+    folder = [item for _, item in load_all(rbac.parent) if item["kind"] == "Namespace"]
     wanted = _one("DaemonSet", daemonset)["metadata"]["namespace"]
     assert wanted in [item["metadata"]["name"] for item in folder]
 
@@ -262,63 +284,15 @@ def test_images_are_the_same_everywhere() -> None:
         assert container["imagePullPolicy"] == "IfNotPresent"
 
 
-def _extended_resource() -> str:
-    classes = [item["spec"] for _, item in _all(BASE) if item["kind"] == "DeviceClass"]
-    (name,) = [spec["extendedResourceName"] for spec in classes if "extendedResourceName" in spec]
-    return str(name)
-
-
-def test_pods_of_examples_and_lab_use_one_image_that_is_there() -> None:
-    pods = [item for _, item in _all(LAB, DEPLOY / "examples") if item["kind"] == "Pod"]
-    assert len(pods) >= 9
-    for pod in pods:
-        (container,) = pod["spec"]["containers"]
-        assert container["image"] == "python:3.11-slim-bookworm"
-        assert container["imagePullPolicy"] == "IfNotPresent"
-        claims = [claim["name"] for claim in container["resources"].get("claims", [])]
-        assert claims == [claim["name"] for claim in pod["spec"].get("resourceClaims", [])]
-        assert claims or container["resources"]["limits"] == {_extended_resource(): 1}
-
-
-def _requests(item: Object) -> list[Object]:
-    spec = item["spec"]["spec"] if item["kind"] == "ResourceClaimTemplate" else item["spec"]
-    return list(spec["devices"]["requests"])
-
-
-@pytest.mark.parametrize("folder", [LAB, DEPLOY / "examples"])
-def test_pods_refer_to_claims_and_classes_that_exist(folder: Path) -> None:
-    items = [item for _, item in _all(folder, BASE)]
-    have = {(item["kind"], item["metadata"]["name"]) for item in items if "metadata" in item}
-    for pod in (item for item in items if item["kind"] == "Pod"):
-        for claim in pod["spec"].get("resourceClaims", []):
-            kind, name = (
-                ("ResourceClaim", claim["resourceClaimName"])
-                if "resourceClaimName" in claim
-                else ("ResourceClaimTemplate", claim["resourceClaimTemplateName"])
-            )
-            assert (kind, name) in have
-    for item in items:
-        if item["kind"] in {"ResourceClaim", "ResourceClaimTemplate"}:
-            for request in _requests(item):
-                assert ("DeviceClass", request["exactly"]["deviceClassName"]) in have
-
-
-def test_requests_name_only_capacities_that_are_published() -> None:
-    for path, item in _all(LAB, DEPLOY / "examples"):
-        if item["kind"] in {"ResourceClaim", "ResourceClaimTemplate"}:
-            for request in _requests(item):
-                capacity = request["exactly"].get("capacity", {}).get("requests", {})
-                assert set(capacity) <= {names.CORES, names.MEMORY}, path
-
-
 def test_device_classes_select_the_driver() -> None:
-    for folder, driver in ((BASE, config.Config().driver_name), (LAB, LAB_DRIVER)):
-        classes = [item for _, item in _all(folder) if item["kind"] == "DeviceClass"]
+    ours = config.Config().driver_name
+    for folder, driver in ((BASE, ours), (LAB, LAB_DRIVER), (KUEUE, ours)):
+        classes = [item for _, item in load_all(folder) if item["kind"] == "DeviceClass"]
         assert classes
         for item in classes:
             (selector,) = item["spec"]["selectors"]
             assert selector["cel"]["expression"] == f'device.driver == "{driver}"'
-            assert item["metadata"]["name"].endswith(driver)
+            assert item["metadata"]["name"].endswith((driver, ".nvidia.com"))
 
 
 def test_the_lab_is_made_from_the_base() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from apportion import driver
+from apportion.container import DeviceNode, Mount
 from apportion.driver import DriverFinder, find_driver_files, gpu_node, seen
 from apportion.errors import EnforcementError
-from apportion.model import DeviceNode, Mount
 
 from tests.node.prepare.world import LIBDIR, VERSION, make_driver_root
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import http.client
 import json
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
-import urllib3
 from apportion import kube, kubeerrors
+from apportion.connections import Limits
 from apportion.errors import (
     ConfigError,
     FatalError,
@@ -21,7 +23,6 @@ from apportion.errors import (
 )
 from apportion.kube import Kube
 from apportion.model import ClaimRef, ClaimUid
-from kubernetes import client, config
 
 _EXPECTED: dict[int, type[KubeError]] = {
     401: KubeForbiddenError,
@@ -48,7 +49,7 @@ def test_each_error_is_either_retryable_or_fatal(kind: type[KubeError]) -> None:
 
 
 class Answer:
-    """Stands for the client below Kube: gives one answer, or raises."""
+    """Stands for the way to the API server below Kube: gives one answer, or raises."""
 
     def __init__(
         self, status: int = 200, data: bytes = _CLAIM, error: Exception | None = None
@@ -56,14 +57,11 @@ class Answer:
         self.status, self.data, self.error = status, data, error
         self.request: tuple[Any, ...] = ()
 
-    def param_serialize(self, method: str, path: str, **rest: Any) -> tuple[Any, ...]:
-        return (method, path, rest)
-
-    def call_api(self, *request: Any, _request_timeout: tuple[float, float]) -> Any:
-        self.request = (*request, _request_timeout)
+    def send(self, *request: Any, limits: Limits, **rest: Any) -> Any:
+        self.request = (*request, rest, limits)
         if self.error:
             raise self.error
-        return type("Rest", (), {"response": self})()
+        return self
 
 
 def _kube(answer: Answer, timeout: float = 10) -> Kube:
@@ -73,13 +71,10 @@ def _kube(answer: Answer, timeout: float = 10) -> Kube:
 @pytest.mark.parametrize(
     "error",
     [
-        urllib3.exceptions.ProtocolError("cut"),
-        urllib3.exceptions.ReadTimeoutError(urllib3.HTTPConnectionPool("h"), "/", "slow"),
-        urllib3.exceptions.SSLError("bad certificate"),
-        urllib3.exceptions.NewConnectionError(urllib3.connection.HTTPConnection("h"), "refused"),
-        urllib3.exceptions.DecodeError("gzip"),
-        client.ApiException(status=0, reason="SSLError"),
-        config.ConfigException("Token file exists but empty."),
+        http.client.IncompleteRead(b"cut"),
+        http.client.BadStatusLine("no HTTP"),
+        ssl.SSLError("bad certificate"),
+        ConnectionRefusedError("refused"),
         ConnectionResetError("reset"),
         TimeoutError("slow"),
         ValueError("Invalid header value"),
@@ -178,9 +173,9 @@ def test_only_the_plugin_is_told_of_its_rights_and_of_the_next_try(
     assert kubeerrors.hinted(raised.value) == f"{raised.value}{hint}"
 
 
-@pytest.mark.parametrize(("timeout", "expected"), [(10, (5, 10)), (2, (2, 2))])
-def test_every_call_has_limits_for_connecting_and_reading(
-    timeout: float, expected: tuple[float, float]
+@pytest.mark.parametrize(("timeout", "expected"), [(10, Limits(5, 10)), (2, Limits(2, 2))])
+def test_every_call_has_limits_for_connecting_and_for_all_of_it(
+    timeout: float, expected: Limits
 ) -> None:
     answer = Answer()
     _kube(answer, timeout).get_claim(_REF)
@@ -242,7 +237,7 @@ def test_a_closed_watch_ends_without_an_error() -> None:
     class Cut(Lines):
         def stream(self) -> Any:
             yield b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"1"}}}\n'
-            raise urllib3.exceptions.ProtocolError("cut")
+            raise http.client.IncompleteRead(b"cut")
 
     watch = _kube(Cut()).watch_slices("d", "n", "1")
     events = iter(watch)

@@ -14,11 +14,9 @@ from apportion import log
 def _root_logger() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    urllib3 = logging.getLogger("urllib3").level
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    logging.getLogger("urllib3").setLevel(urllib3)
 
 
 @pytest.fixture
@@ -117,7 +115,6 @@ def test_the_call_id_ends_with_its_block_and_stays_in_its_thread(logger: logging
 def test_a_level_below_the_least_is_not_logged(logger: logging.Logger) -> None:
     stream = _lines("text", "WARNING")
     logger.info("quiet")
-    logging.getLogger("urllib3.connectionpool").warning("a retry of its own")
     logger.warning("loud")
     assert [line.split()[2] for line in stream.getvalue().splitlines()] == ["loud"]
 

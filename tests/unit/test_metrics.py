@@ -12,7 +12,7 @@ import pytest
 from apportion import __version__
 from apportion.errors import ConfigError
 from apportion.metrics import GuardSample, HealthSample, Metrics, ShareSample
-from apportion.model import ClaimRef, ClaimUid
+from apportion.model import ClaimRef, ClaimUid, CoresUse
 
 _GIB = 1 << 30
 _DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
@@ -24,8 +24,9 @@ def sample(
     claim: str = "c",
     pods: tuple[str, ...] = ("pod-a",),
     used: int | None = 1,
+    time: CoresUse | None = None,
 ) -> ShareSample:
-    return ShareSample(device, "GPU-1", "default", claim, pods, 4 * _GIB, used)
+    return ShareSample(device, "GPU-1", "default", claim, pods, 4 * _GIB, used, cores=30, time=time)
 
 
 def scrape(metrics: Metrics) -> dict[str, float]:
@@ -81,6 +82,23 @@ def test_two_shares_of_one_gpu_in_a_claim_are_one_series() -> None:
     assert found["apportion_prepared_shares"] == 2
     assert found[f"apportion_share_memory_limit_bytes{{{labels}}}"] == 8 * _GIB
     assert found[f"apportion_share_memory_used_bytes{{{labels}}}"] == 12
+
+
+def test_time_on_the_gpu_is_in_seconds_and_summed_like_memory() -> None:
+    half = CoresUse(used=1_500_000_000, waited=250_000_000, overrun=1_000_000)
+    found = scrape(Metrics(lambda: [sample(time=half), sample(time=half), sample(claim="d")]))
+    labels = 'claim="c",device="gpu-0",namespace="default",uuid="GPU-1"'
+    cores = {name: value for name, value in found.items() if "share_cores" in name}
+    assert {name: value for name, value in cores.items() if labels in name} == {
+        f"apportion_share_cores_limit_ratio{{{labels}}}": 0.6,
+        f"apportion_share_cores_used_seconds_total{{{labels}}}": 3.0,
+        f"apportion_share_cores_waited_seconds_total{{{labels}}}": 0.5,
+        f"apportion_share_cores_overrun_seconds_total{{{labels}}}": 0.002,
+    }
+    # A ledger that cannot be read has no time, but its share a limit.
+    assert [name.partition("{")[0] for name in cores if 'claim="d"' in name] == [
+        "apportion_share_cores_limit_ratio"
+    ]
 
 
 def test_each_pod_of_a_share_has_a_series_of_its_own() -> None:

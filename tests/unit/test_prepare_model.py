@@ -2,7 +2,8 @@
 
 The model is what a person would write on paper: which claims the API server has, which are
 prepared, what each may take. Whatever happens to plugin, files and node in between, no GPU's limits
-ever add up to more than it has, and each claim that is prepared has exactly its own.
+ever add up to more than it has, each claim that is prepared has exactly its own, and no two slots
+of a GPU's time overlap.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apportion.model import ClaimOutcome, ClaimRef, ClaimUid
+from apportion.cores import slots
+from apportion.cores.slots import Slot
+from apportion.model import ClaimOutcome, ClaimRef, ClaimUid, GpuUuid
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -56,6 +59,7 @@ class Claim:
     prepared: bool = False
     spec_lost: bool = False
     damaged: bool = False
+    unreadable: bool = False
 
     def of(self, gpu: int) -> tuple[int, int]:
         mine = [part for part in self.parts if part[0] == gpu]
@@ -118,7 +122,7 @@ class Node(RuleBasedStateMachine):
         if wanted.prepared or self._fits(wanted):
             assert outcome.error == ""
             assert len(outcome.devices) == len(wanted.parts)
-            wanted.prepared, wanted.spec_lost = True, False
+            wanted.prepared, wanted.spec_lost, wanted.unreadable = True, False, False
         else:
             assert "left" in outcome.error, outcome.error
             assert not outcome.devices
@@ -159,6 +163,10 @@ class Node(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
+        for one in self.gone:
+            if one.unreadable:
+                # Whose its folders are the sweep may not know any more; kubelet does.
+                assert self.world.preparer().unprepare(one.ref) == ClaimOutcome()
         self.world.preparer().sweep(ask=True)
         self.gone.clear()
 
@@ -191,7 +199,7 @@ class Node(RuleBasedStateMachine):
         path = self.world.config.plugin_dir / "claims" / f"{wanted.ref.uid}.json"
         if path.exists():
             path.write_bytes(path.read_bytes()[:keep])
-            wanted.damaged = True
+            wanted.damaged = wanted.unreadable = True
             self.world = self.world.restarted()
 
     @rule(name=st.sampled_from(_NAMES))
@@ -242,6 +250,13 @@ class Node(RuleBasedStateMachine):
             for n, (gpu, memory, cores) in enumerate(one.parts)
         }
         assert enforced == paper
+        found: dict[GpuUuid, dict[str, Slot]] = {}
+        for key, (uuid, _memory, cores) in enforced.items():
+            slot = self.world.enforcer.slot(key)
+            assert slot is not None
+            assert slot.cells == cores
+            assert slots.fits(found.setdefault(uuid, {}), slot)
+            found[uuid][key] = slot
         for one in self._all():
             if one.prepared and not one.spec_lost:
                 assert self.world.cdi.claim_path(one.ref.uid).exists()

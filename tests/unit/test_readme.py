@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 
 import yaml
-from apportion import config, settings
+from apportion import config, features, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NOT_EVENTS = {
-    *("DRAConsumableCapacity", "DRADeviceTaints", "DRAResourceClaimDeviceStatus"),
+    *(feature.gate for feature in features.ALL),
     *("DRAResourceHealth", "FromClaim", "FromClass", "ShareConfig", "ShareStatus"),
     *("NotRead", "NothingFound"),  # reasons of conditions
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from apportion import quantity, slices
-from apportion.model import Inventory
+from apportion.model import CoresMode, Inventory
 from apportion.slices import Difference, Policy
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,6 +138,22 @@ def test_a_slice_by_default() -> None:
 
 def test_a_body_is_what_json_can_hold() -> None:
     assert json.loads(json.dumps(_slices(2))) == _slices(2)
+
+
+def test_the_mode_and_the_servers_memory_are_those_of_the_gpu() -> None:
+    first, second = (samples.gpu(n) for n in range(2))
+    policy = Policy(
+        samples.DRIVER,
+        samples.NODE,
+        mode_of=lambda uuid: CoresMode.MPS if uuid == second.uuid else CoresMode.TIMESLICE,
+        mps_reserve=128 * MIB,
+    )
+    offered = slices.devices(_inventory(2), policy)
+    (body,) = slices.slices(offered, policy, generation=1)
+    found = [one["attributes"]["coresMode"] for one in body["spec"]["devices"]]
+    assert found == [{"string": "timeslice"}, {"string": "mps"}]
+    usable = quantity.align_down(first.memory_total - first.memory_reserved)
+    assert [one.capacity.memory for one in offered] == [usable, usable - 128 * MIB]
 
 
 def test_what_sysfs_does_not_say_is_left_out() -> None:

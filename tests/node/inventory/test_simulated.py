@@ -12,6 +12,7 @@ from pathlib import Path
 import pynvml
 import pytest
 from apportion.errors import NvmlDeviceError, NvmlUnavailableError
+from apportion.inventory import vitals
 from apportion.inventory.nvml import Nvml
 from apportion.inventory.patience import Patience
 from apportion.inventory.scan import scan
@@ -40,8 +41,15 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 @pytest.fixture
 def nvml(build: Path, driver: FakeDriver) -> Iterator[Nvml]:
     assert driver.config.exists()
-    with Nvml(build / "root") as opened:
+    with Nvml(build / "rootfs") as opened:
         yield opened
+
+
+def test_the_compute_mode_is_the_drivers(nvml: Nvml, driver: FakeDriver) -> None:
+    nvml.open()
+    assert vitals.compute_mode(nvml, GpuUuid(FIRST.uuid)) == 0
+    driver.set_option(0, "compute_mode", "3")
+    assert vitals.compute_mode(nvml, GpuUuid(FIRST.uuid)) == 3
 
 
 def test_two_t4s_are_read_as_they_are_configured(nvml: Nvml) -> None:
@@ -74,7 +82,7 @@ def test_the_library_comes_from_the_drivers_root(nvml: Nvml, build: Path) -> Non
     assert nvml.count() == 2
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     loaded = {line.split()[-1] for line in maps.splitlines() if "libnvidia-ml" in line}
-    assert str(build / "root" / fakegpu.LIBDIR / "libnvidia-ml.so.580.159.04") in loaded
+    assert str(build / "rootfs" / fakegpu.LIBDIR / "libnvidia-ml.so.580.159.04") in loaded
 
 
 def test_a_lost_gpu_degrades_alone_and_comes_back(nvml: Nvml, driver: FakeDriver) -> None:
@@ -123,7 +131,7 @@ def test_one_timeout_withdraws_no_gpu_and_a_lost_one_goes_at_once(
 
 def test_a_gpu_in_mig_mode_is_left_out(build: Path, driver: FakeDriver) -> None:
     driver.write_config([FIRST, dataclasses.replace(SECOND, mig="enabled")])
-    with Nvml(build / "root") as nvml:
+    with Nvml(build / "rootfs") as nvml:
         found = scan(nvml, SYSFS)
     assert [gpu.uuid for gpu in found.gpus] == [FIRST.uuid]
     assert found.excluded[0].identity == f"{SECOND.uuid} (0000:af:00.0)"
@@ -132,7 +140,7 @@ def test_a_gpu_in_mig_mode_is_left_out(build: Path, driver: FakeDriver) -> None:
 
 def test_a_gpu_with_mig_off_is_a_gpu(build: Path, driver: FakeDriver) -> None:
     driver.write_config([dataclasses.replace(FIRST, mig="disabled")])
-    with Nvml(build / "root") as nvml:
+    with Nvml(build / "rootfs") as nvml:
         assert len(scan(nvml, SYSFS).gpus) == 1
 
 
@@ -161,7 +169,7 @@ def test_an_updated_driver_is_loaded_beside_the_old_one(
     build: Path, driver: FakeDriver, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
-    shutil.copytree(build / "root", root, symlinks=True)
+    shutil.copytree(build / "rootfs", root, symlinks=True)
     folder = root / fakegpu.LIBDIR
     with Nvml(root) as nvml:
         scan(nvml, SYSFS)
@@ -183,7 +191,7 @@ def test_a_gpu_that_comes_later_is_seen_when_there_was_none(
     build: Path, driver: FakeDriver
 ) -> None:
     driver.write_config([])
-    with Nvml(build / "root") as nvml:
+    with Nvml(build / "rootfs") as nvml:
         assert scan(nvml, SYSFS).gpus == ()
         driver.write_config()
         assert len(scan(nvml, SYSFS).gpus) == 2

@@ -35,7 +35,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 @pytest.fixture
 def nvml(driver: FakeDriver) -> Iterator[Nvml]:
     assert driver.config.exists()
-    with Nvml(fakegpu.build() / "root") as opened:
+    with Nvml(fakegpu.build() / "rootfs") as opened:
         assert opened.watch([FIRST, SECOND]) == ()
         yield opened
 
@@ -79,7 +79,7 @@ def test_a_gpu_without_events_is_told_and_the_others_are_watched(
 
 def test_a_driver_without_event_sets_is_tolerated(driver: FakeDriver) -> None:
     driver.inject(None, "nvmlEventSetCreate", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    with Nvml(fakegpu.build() / "root") as nvml:
+    with Nvml(fakegpu.build() / "rootfs") as nvml:
         assert nvml.watch([FIRST, SECOND]) == (FIRST, SECOND)
         assert nvml.events() == []
 

@@ -50,7 +50,6 @@ int cuMemCreate(void *handle, size_t bytes, const void *properties, unsigned lon
 @pytest.fixture(scope="module", autouse=True)
 def built() -> None:
     assert os.geteuid() == 0, "these tests make mount namespaces: run them as root"
-    support.build()
 
 
 @pytest.fixture
@@ -126,13 +125,30 @@ def fill(fake: FakeDriver, context_mib: int) -> None:
     fake.write_config((DEFAULT_GPUS[0], card))
 
 
-@pytest.mark.parametrize("context_mib", [100, 2000], ids=["a context fits", "none fits"])
-def test_a_full_card_passes_by_the_fronts_own_refusal(
-    front: Path, fake: FakeDriver, context_mib: int
+def test_a_small_card_passes_by_the_fronts_own_refusal(front: Path, fake: FakeDriver) -> None:
+    fill(fake, 100)
+    found = verdict(trial(front), fake)
+    assert (found.doubt, found.context_mib) == ("", 100)
+
+
+def test_on_a_full_card_one_way_is_tried_and_the_other_left_in_doubt(
+    front: Path, fake: FakeDriver
 ) -> None:
-    fill(fake, context_mib)
-    said = run(trial(front), fake)
-    assert ("refused by cuMemCreate; no room for a context" in said) is (context_mib > 1024)
+    fill(fake, 2000)
+    found = verdict(trial(front), fake)
+    assert found.said.endswith("was refused by cuMemCreate")
+    assert (found.doubt, found.context_mib) == ("it has no room for a context", 0)
+
+
+@pytest.mark.parametrize("function", ["cuInit", "cuDeviceGetCount", "cuDeviceTotalMem"])
+def test_a_driver_that_wants_for_memory_itself_leaves_all_in_doubt(
+    front: Path, fake: FakeDriver, function: str
+) -> None:
+    # The total is the front's own; without one, it is the driver's that says so.
+    if function == "cuDeviceTotalMem":
+        shutil.copy(_LIBDIR / "libcuda.so.1", front / "libcuda.so.1")
+    fake.inject(None, function, 2)
+    assert verdict(trial(front), fake) == proof.Verdict("", 0, f"{function} gave CUDA error 2")
 
 
 @pytest.mark.parametrize("context_mib", [500, 1500])
@@ -193,6 +209,23 @@ def test_a_front_that_shows_and_does_not_refuse_fails(idle_front: Path, fake: Fa
     with pytest.raises(EnforcementError, match="an allocation over the limit was granted"):
         run(trial(idle_front), fake)
     assert fake.used(1) == 0
+
+
+@pytest.mark.parametrize("taken", [2, 3])
+def test_a_front_that_takes_a_share_without_a_good_schedule_fails(
+    front: Path, tmp_path: Path, fake: FakeDriver, taken: int
+) -> None:
+    add_front(front, tmp_path, _IDLE_FRONT.replace("(size_t)1 <<", f"(size_t){taken} <<"))
+    with pytest.raises(EnforcementError, match=r"schedule is damaged or missing is taken beside"):
+        run(trial(front), fake)
+
+
+def test_a_front_that_takes_no_schedule_at_all_fails(
+    front: Path, tmp_path: Path, fake: FakeDriver
+) -> None:
+    add_front(front, tmp_path, _IDLE_FRONT.replace("(size_t)1 <<", "(size_t)0 <<"))
+    with pytest.raises(EnforcementError, match="says 0 bytes instead of the share's"):
+        run(trial(front), fake)
 
 
 def test_a_missing_front_fails(front: Path, fake: FakeDriver) -> None:

@@ -205,6 +205,7 @@ class World:
         enforcer: Any = None,
         fetch: Callable[[ClaimRef], dict[str, Any]] | None = None,
         devices: Mapping[DeviceName, Device] | None = None,
+        in_use: Callable[[ShareKey], bool] = lambda _key: False,
     ) -> Preparer:
         return Preparer(
             config=self.config,
@@ -217,6 +218,7 @@ class World:
                 self.config.driver_root_mount, self.config.driver_root, self.base / "no-dev"
             ),
             tell=lambda *said: self.told.append(said),
+            in_use=in_use,
         )
 
     def prepared(self, name: str = "c", *results: dict[str, Any]) -> ClaimOutcome:

@@ -14,7 +14,6 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -40,7 +39,7 @@ class ApiServer:
         self._gates = dict(feature_gates or {})
         self._etcd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
-        self._etcd_port, self._peer_port, self.port = _free_ports(3)
+        self._etcd_port, self._peer_port, self.port = free_ports(3)
 
     def __enter__(self) -> Self:
         self._prepare_files()
@@ -56,12 +55,7 @@ class ApiServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         if self._etcd is not None:
             _end(self._etcd)
@@ -214,7 +208,8 @@ def token_of_pod(server: ApiServer, node: str, account: str, namespace: str) -> 
     return str(answer["status"]["token"])
 
 
-def _free_ports(count: int) -> Sequence[int]:
+def free_ports(count: int) -> Sequence[int]:
+    """Return TCP ports that nothing listens on."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))

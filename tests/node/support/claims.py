@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from tests.node.support.apiserver import ApiServer
@@ -25,7 +26,20 @@ def share(
     }
 
 
-def allocated(server: ApiServer, name: str, *results: dict[str, Any]) -> dict[str, str]:
+def bursting(*requests: str) -> dict[str, Any]:
+    """One configuration of an allocation: the shares of these requests may use what is idle."""
+    parameters = {
+        "apiVersion": "apportion.gpu/v1alpha1",
+        "kind": "ShareConfig",
+        "cores": {"policy": "burst"},
+    }
+    opaque = {"driver": DRIVER, "parameters": parameters}
+    return {"source": "FromClaim", "requests": list(requests), "opaque": opaque}
+
+
+def allocated(
+    server: ApiServer, name: str, *results: dict[str, Any], config: Sequence[dict[str, Any]] = ()
+) -> dict[str, str]:
     """Create a claim with this allocation; return it as kubelet names it."""
     requests = [
         {"name": result["request"], "exactly": {"deviceClassName": "gpu-share.apportion.gpu"}}
@@ -44,7 +58,7 @@ def allocated(server: ApiServer, name: str, *results: dict[str, Any]) -> dict[st
     by_name = {"key": "metadata.name", "operator": "In", "values": [results[0]["pool"]]}
     made["status"] = {
         "allocation": {
-            "devices": {"results": list(results)},
+            "devices": {"results": list(results), "config": list(config)},
             # As the scheduler writes it for devices of one node.
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [by_name]}]},
         },

@@ -12,7 +12,6 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -47,7 +46,7 @@ class Host:
         self.install_driver()
 
     def install_driver(self) -> None:
-        shutil.copytree(fakegpu.build() / "root", self.driver_root, symlinks=True)
+        shutil.copytree(fakegpu.build() / "rootfs", self.driver_root, symlinks=True)
         (self.driver_root / "dev").mkdir()
         for name in _NODES:
             (self.driver_root / "dev" / name).touch()
@@ -78,7 +77,14 @@ def _shim(folder: Path) -> Path:
 class PluginProcess:
     """`apportion plugin`, started; its log is in `log`."""
 
-    def __init__(self, host: Host, node: str, pod: str, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        node: str,
+        pod: str,
+        settings: Mapping[str, str],
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.host = host
         self.pod = pod
         self.log = host.root / f"plugin-{pod}.log"
@@ -103,6 +109,7 @@ class PluginProcess:
             if "PROXY" not in key.upper() and not key.startswith("APPORTION_")
         }
         environ |= {f"APPORTION_{key.upper()}": value for key, value in values.items()}
+        environ |= variables or {}
         environ["FAKEGPU_DIR"] = str(host.gpus.state_dir)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -115,12 +122,7 @@ class PluginProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -149,12 +151,12 @@ class PluginProcess:
         self.process.wait()
 
     def health(self, service: str) -> str:
-        """Return the status on the DRA socket."""
+        """Return the status on the DRA socket; one that starts on a busy machine makes it late."""
         path = self.host.plugins / DRIVER / f"dra-{self.pod}.sock"
         with grpc.insecure_channel(f"unix:{path}") as channel:
             request = health_pb2.HealthCheckRequest(service=service)
             kind = health_pb2.HealthCheckResponse
-            answer: Any = unary(channel, "grpc.health.v1.Health/Check", request, kind, 10)
+            answer: Any = unary(channel, "grpc.health.v1.Health/Check", request, kind, 60)
             return str(kind.ServingStatus.Name(answer.status))
 
     def rss(self) -> int:

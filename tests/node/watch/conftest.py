@@ -11,12 +11,6 @@ from tests.node.watch import node as nodes
 from tests.shim import support
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _built() -> None:
-    support.build()
-    support.make_cache()
-
-
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[nodes.Node]:
     with support.memory_folder() as folder:

@@ -76,7 +76,7 @@ class Node:
         self._stack = stack
         # <shares_dir>/<driver_name>/<key>, as support.Container lays them out.
         self.config = Config(
-            driver_name="shares", shares_dir=folder, driver_root_mount=support.FAKES / "root"
+            driver_name="shares", shares_dir=folder, driver_root_mount=support.FAKES / "rootfs"
         )
         # Another process stands for the plugin: the tests' programs are children of this one.
         plugin = subprocess.Popen(["sleep", "infinity"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -11,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.support.apiserver import ApiServer
-from tests.node.support.kubelet import FakeKubelet, until
-from tests.node.support.plugin import Host
-from tests.node.test_app import Site, error_of
+from tests.node.support.apiserver import ApiServer, free_ports
+from tests.node.support.kubelet import until
+from tests.node.support.site import Site, error_of, site_of
 from tests.node.watch.node import CUDAMEM, REAL, lives, start
 from tests.shim import support
 
@@ -23,16 +21,8 @@ _EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 @pytest.fixture
 def site(api_server: ApiServer, node_name: str, short: Path) -> Iterator[Site]:
-    with ExitStack() as stack:
-        host = Host(short)
-        kubelet = stack.enter_context(FakeKubelet(host.registry))
-        yield Site(api_server, node_name, host, kubelet, stack)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with site_of(api_server, node_name, short) as made:
+        yield made
 
 
 def _metrics(port: int) -> str:
@@ -50,7 +40,7 @@ def _events(site: Site) -> list[tuple[str, str, str]]:
 
 
 def test_who_goes_around_is_killed_told_and_counted(site: Site) -> None:
-    port = _free_port()
+    (port,) = free_ports(1)
     plugin = site.start(guard_interval_s="1", metrics_address=f"127.0.0.1:{port}")
     site.ready(plugin)
     claim = site.claim()

@@ -29,12 +29,14 @@ class Node:
         self.others = False
         self.taints: dict[GpuUuid, tuple[Taint, ...]] = {}
         self.kept: Inventory | None = None
+        self.held: dict[GpuUuid, int] = {}
         policy = slices.Policy(driver=samples.DRIVER, node=samples.NODE)
         self.gpus = Gpus(
             read=self._read,
             prove=self._prove,
             policy=policy,
             others=lambda: self.others,
+            held=lambda uuid: self.held.get(uuid, 0),
             on_change=self._changed,
             health=Care(
                 settle=lambda found: self.kept or found,
@@ -61,6 +63,12 @@ class Node:
 @pytest.fixture
 def node() -> Node:
     return Node()
+
+
+def test_shares_are_proven_where_there_is_most_room(node: Node) -> None:
+    node.held = {samples.gpu(0).uuid: 1 << 50, samples.gpu(1).uuid: 1 << 30}
+    assert node.gpus.scan()
+    assert node.proven == [samples.gpu(1).uuid]
 
 
 def test_before_the_first_scan_nothing_is_known(node: Node) -> None:

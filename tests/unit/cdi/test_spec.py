@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from apportion.cdi import spec
-from apportion.model import DeviceNode, DriverFiles, Edits, Hook, Mount, ShareKey
+from apportion.container import DeviceNode, DriverFiles, Edits, Hook, Mount
+from apportion.model import Access, ShareKey
 
 DRIVER = "apportion.gpu"
 FILES = DriverFiles(
@@ -19,8 +20,9 @@ FILES = DriverFiles(
     ),
     nodes=(DeviceNode("/dev/nvidiactl", "/d/dev/nvidiactl"),),
 )
-ENFORCEMENT = Edits(
-    mounts=(Mount("/lib/front", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),),
+FRONT = Edits(mounts=(Mount("/lib/front", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),))
+COMMON = Edits(
+    mounts=(Mount("/d/libcuda.so.580.1", "/run/apportion/driver/libcuda.so.1"),),
     hooks=(Hook("/lib/apportion-ldcache", ("--folder", "/usr/lib/x86_64-linux-gnu")),),
 )
 
@@ -81,28 +83,38 @@ def share(key: str, minor: int) -> tuple[ShareKey, Edits]:
 
 
 def test_the_static_spec_is_what_cdi_takes() -> None:
-    found = spec.driver_spec(DRIVER, FILES, ENFORCEMENT)
+    found = spec.driver_spec(DRIVER, FILES, COMMON, FRONT)
     check(found)
     assert found["cdiVersion"] == "0.5.0"
     assert found["kind"] == "k8s.apportion.gpu/driver"
-    assert spec.driver_id(DRIVER) == "k8s.apportion.gpu/driver=all"
+    assert spec.driver_id(DRIVER, Access.SHARE) == "k8s.apportion.gpu/driver=all"
+    for access in (Access.WHOLE, Access.ADMIN):
+        assert spec.driver_id(DRIVER, access) == "k8s.apportion.gpu/driver=plain"
 
 
-def test_the_front_wins_over_the_drivers_file_of_the_same_place() -> None:
-    found = spec.driver_spec(DRIVER, FILES, ENFORCEMENT)
-    places = {m["containerPath"]: m["hostPath"] for m in found["containerEdits"]["mounts"]}
-    assert len(places) == len(found["containerEdits"]["mounts"])
-    assert places["/usr/lib/x86_64-linux-gnu/libcuda.so.1"] == "/lib/front"
-    assert places["/usr/bin/nvidia-smi"] == "/d/nvidia-smi"
+def mounts(edits: dict[str, Any]) -> dict[str, str]:
+    places = {mount["containerPath"]: mount["hostPath"] for mount in edits.get("mounts", [])}
+    assert len(places) == len(edits.get("mounts", []))
+    return places
+
+
+def test_nothing_lies_where_the_front_does_so_no_order_of_devices_matters() -> None:
+    found = spec.driver_spec(DRIVER, FILES, COMMON, FRONT)
+    front, plain = (device["containerEdits"] for device in found["devices"])
+    assert mounts(front) == {"/usr/lib/x86_64-linux-gnu/libcuda.so.1": "/lib/front"}
+    assert mounts(plain) == {}
+    assert mounts(found["containerEdits"]) == {
+        "/usr/bin/nvidia-smi": "/d/nvidia-smi",
+        "/run/apportion/driver/libcuda.so.1": "/d/libcuda.so.580.1",
+    }
 
 
 def test_what_is_common_is_in_the_specs_edits_and_nvidias_runtime_adds_nothing() -> None:
-    found = spec.driver_spec(DRIVER, FILES, ENFORCEMENT)
-    device = found["devices"][0]
-    assert device == {
-        "name": "all",
-        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
-    }
+    found = spec.driver_spec(DRIVER, FILES, COMMON, FRONT)
+    assert [device["name"] for device in found["devices"]] == ["all", "plain"]
+    for device in found["devices"]:
+        assert device["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+        assert not device["containerEdits"].keys() & {"hooks", "deviceNodes"}
     assert found["containerEdits"]["deviceNodes"] == [
         {"path": "/dev/nvidiactl", "hostPath": "/d/dev/nvidiactl", "permissions": "rw"}
     ]

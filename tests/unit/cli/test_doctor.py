@@ -86,7 +86,7 @@ def healthy(settings: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Api]
     policy = slices.Policy(driver=samples.DRIVER, node=samples.NODE)
     api = _Api()
     api.bodies = tuple(slices.slices(slices.devices(inventory, policy), policy, generation=1))
-    monkeypatch.setattr(kube, "connect", lambda _kubeconfig, _timeout: api)
+    monkeypatch.setattr(kube, "connect", lambda *_: api)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(settings.plugin_dir / "dra-0123abcd.sock"))
         server.listen()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from apportion import slices
-from apportion.cli import doctor, status, view
+from apportion.cli import clusterview, doctor, status
 from apportion.config import Config
 from apportion.ledger.store import boot_id
 from apportion.model import Inventory, Taint
@@ -97,5 +97,5 @@ def test_in_the_cluster_taints_tell() -> None:
         )
     }
     bodies = slices.slices(offered, policy, generation=1, taints=taints)
-    found = view.of_cluster(samples.DRIVER, bodies, [])
+    found = clusterview.of_cluster(samples.DRIVER, bodies, [])
     assert [card.health for card in found.cards] == ["xid-79, lost", "ok"]

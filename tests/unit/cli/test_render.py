@@ -4,7 +4,8 @@ import json
 
 import pytest
 from apportion.cli import render, view
-from apportion.model import Usage
+from apportion.cores.slots import Slot
+from apportion.model import CoresMode, CoresUse, Usage
 
 MIB = 1 << 20
 UUID = "GPU-6d1c2f5e-8a3b-4c7d-9e0f-000000000000"
@@ -30,9 +31,11 @@ def _share(claim: str, usage: Usage | None, **changes: object) -> view.ShareView
 
 
 def _view(source: str = "node") -> view.View:
-    busy = Usage(total=900 * MIB, held=512 * MIB, processes=1, peak=1024 * MIB, denied=2)
+    time = CoresUse(used=12_300_400_000, waited=5_000_000, overrun=0)
+    busy = Usage(900 * MIB, 512 * MIB, processes=1, peak=1024 * MIB, denied=2, cores=time)
+    slot = {"mode": CoresMode.TIMESLICE, "slot": Slot(10, 30)}
     shares = (
-        _share("a", busy, observed="2026-01-01T00:00:00Z", age=45),
+        _share("a", busy, observed="2026-01-01T00:00:00Z", age=45, **slot),
         _share("long-claim-name", None, pods=("p", "q"), state=view.NO_LIMITS, share_id=None),
     )
     cards = (
@@ -63,9 +66,9 @@ hami-gpu-0  test-dra/long-claim-name  p,q    - / 4096MiB    30     no limits
 """  # noqa: E501 - what a terminal shows
 
 WIDE = """\
-DEVICE      CLAIM                     POD    REQUEST     SHARE ID  MEMORY USED    PEAK     REFUSED  PROCESSES  CORES  STATE
-hami-gpu-0  test-dra/a                pod-a  single-gpu  7f4b3a52  512 / 4096MiB  1024MiB  2        1          30     prepared
-hami-gpu-0  test-dra/long-claim-name  p,q    single-gpu  -         - / 4096MiB    -        -        -          30     no limits
+DEVICE      CLAIM                     POD    REQUEST     SHARE ID  MEMORY USED    ACCESS  PEAK     REFUSED  PROCESSES  CORES  SLOT    GPU TIME  STATE
+hami-gpu-0  test-dra/a                pod-a  single-gpu  7f4b3a52  512 / 4096MiB  share   1024MiB  2        1          30     10-40%  12.3s     prepared
+hami-gpu-0  test-dra/long-claim-name  p,q    single-gpu  -         - / 4096MiB    share   -        -        -          30     -       -         no limits
 """  # noqa: E501 - what a terminal shows
 
 CLUSTER = """\
@@ -157,12 +160,19 @@ def test_json_is_complete_and_stable() -> None:
         "refused": 2,
         "processes": 1,
         "coresLimit": 30,
+        "coresMode": "timeslice",
+        "coresSlot": [10, 40],
+        "coresUsedSeconds": 12.3,
+        "coresWaitedSeconds": 0.005,
+        "coresOverrunSeconds": 0.0,
+        "access": "share",
         "useObservedAt": "2026-01-01T00:00:00Z",
         "useAgeSeconds": 45,
     }
     unknown = {key for key, value in card["shares"][1].items() if value is None}
     assert unknown == {
         "shareID", "memoryUsedBytes", "memoryPeakBytes", "refused", "processes", "useObservedAt",
-        "useAgeSeconds",
+        "useAgeSeconds", "coresMode", "coresSlot", "coresUsedSeconds", "coresWaitedSeconds",
+        "coresOverrunSeconds",
     }  # fmt: skip
     assert text == render.as_json(_view())

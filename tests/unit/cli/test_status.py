@@ -160,7 +160,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replace the API server; gives the kubeconfigs that were asked for."""
     asked: list[str] = []
 
-    def connect(kubeconfig: str, _timeout_s: float) -> _Api:
+    def connect(kubeconfig: str, _timeout_s: float, _account: Path) -> _Api:
         asked.append(kubeconfig)
         return _Api([], [samples.claim()] if kubeconfig == "with-claim" else [])
 
@@ -219,6 +219,17 @@ def test_cards_come_from_nvml_and_a_complete_answer_is_success(
     assert card.startswith("gpu-0   Tesla T4  GPU-6d1c2f5e-")
     assert card.endswith("  452 / 14917MiB  4096 / 14917MiB  30 / 100")
     assert shown.err == "! GPU GPU-x is not shared: MIG is on\n"
+
+
+def test_a_card_has_what_is_published_of_it(
+    settings: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _prepare(settings)
+    monkeypatch.setenv("APPORTION_CORES_MODE", "mps")
+    monkeypatch.setattr(status, "scan", lambda _nvml, _sysfs: Inventory((samples.gpu(),)))
+    monkeypatch.setattr(Nvml, "used_memory", lambda _self, _uuid: 0)
+    assert _run() == 0
+    assert f" 0 / {14917 - 128}MiB " in capsys.readouterr().out
 
 
 def test_an_age_is_never_negative_and_what_is_no_time_has_none() -> None:

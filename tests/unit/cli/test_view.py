@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 from apportion import claimstatus, slices
-from apportion.cli import view
+from apportion.cli import clusterview, view
+from apportion.cores.slots import Slot
 from apportion.ledger.schema import Record, State
 from apportion.model import (
+    Access,
     Allowance,
     Capacity,
     ClaimRef,
     ClaimUid,
+    CoresMode,
     DeviceName,
     Inventory,
     Share,
@@ -44,7 +47,7 @@ def _record(
 
 def _limits(*records: Record) -> tuple[Allowance, ...]:
     return tuple(
-        Allowance(share.key, share.uuid, share.capacity)
+        Allowance(share.key, share.uuid, share.capacity, mode=CoresMode.TIMESLICE)
         for record in records
         for share in record.shares
     )
@@ -58,6 +61,7 @@ def _node(*records: Record, **changes: Any) -> view.View:
         "allowances": _limits(*records),
         "usages": {},
         "used": {},
+        "slots": {},
     }
     return view.of_node(samples.DRIVER, samples.NODE, **(given | changes))
 
@@ -88,6 +92,15 @@ def test_shares_come_under_their_cards_sorted_by_claim() -> None:
     assert (shown.cards[0].memory_given, shown.cards[0].cores_given) == (8 * samples.GIB, 60)
     second = shown.shares[1]
     assert (second.used, second.peak, second.refused, second.processes) == (None,) * 4
+
+
+def test_how_cores_are_held_and_when_is_shown_where_it_is_known() -> None:
+    a, b = _record("a"), _record("b")
+    shown = _node(a, b, slots={a.shares[0].key: Slot(10, 30)}, allowances=_limits(a))
+    assert [(share.mode, share.slot) for share in shown.shares] == [
+        (CoresMode.TIMESLICE, Slot(10, 30)),
+        (None, None),
+    ]
 
 
 def test_a_claim_in_the_making_counts_and_one_of_another_boot_does_not() -> None:
@@ -165,7 +178,7 @@ def _slices(generation: int = 1, count: int = 2, name: str = "s") -> list[dict[s
 
 
 def test_the_cluster_shows_what_was_allocated() -> None:
-    shown = view.of_cluster(samples.DRIVER, _slices(), [samples.claim()])
+    shown = clusterview.of_cluster(samples.DRIVER, _slices(), [samples.claim()])
     assert [card.device for card in shown.cards] == ["gpu-0000-3b-00-0", "gpu-0000-3c-00-0"]
     card = shown.cards[0]
     assert (card.node, card.uuid, card.product) == (samples.NODE, samples.gpu(0).uuid, "Tesla T4")
@@ -193,7 +206,7 @@ def _told(claim: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 def test_the_cluster_shows_the_use_that_a_node_told() -> None:
     ages = {"2026-01-01T00:00:00Z": 7}
-    shown = view.of_cluster(samples.DRIVER, _slices(), [_told(samples.claim())], ages.get)
+    shown = clusterview.of_cluster(samples.DRIVER, _slices(), [_told(samples.claim())], ages.get)
     (share,) = shown.shares
     assert (share.used, share.peak, share.refused, share.processes) == (USAGE.held, 900, 3, 2)
     assert (share.observed, share.age) == ("2026-01-01T00:00:00Z", 7)
@@ -207,7 +220,7 @@ def test_the_cluster_shows_the_use_that_a_node_told() -> None:
 def test_what_is_told_of_something_else_is_no_use_of_a_share(change: dict[str, Any]) -> None:
     claim = _told(samples.claim())
     claim["status"]["devices"][0] |= change
-    (share,) = view.of_cluster(samples.DRIVER, _slices(), [claim]).shares
+    (share,) = clusterview.of_cluster(samples.DRIVER, _slices(), [claim]).shares
     assert (share.used, share.observed, share.age) == (None, "", None)
 
 
@@ -216,7 +229,7 @@ def test_a_condition_that_is_not_met_is_a_problem() -> None:
         claimstatus.Condition("Ready", "True", "Prepared", "in force"),
         claimstatus.Condition("Healthy", "False", "Xid79", "the GPU has fallen off the bus"),
     )
-    shown = view.of_cluster(
+    shown = clusterview.of_cluster(
         samples.DRIVER, _slices(), [_told(samples.claim(), conditions=conditions)]
     )
     (problem,) = shown.problems
@@ -224,31 +237,44 @@ def test_a_condition_that_is_not_met_is_a_problem() -> None:
 
 
 def test_a_claim_that_no_pod_uses_is_allocated_only() -> None:
-    shown = view.of_cluster(samples.DRIVER, _slices(), [samples.claim(pods=())])
+    shown = clusterview.of_cluster(samples.DRIVER, _slices(), [samples.claim(pods=())])
     assert shown.shares[0].state == view.ALLOCATED
 
 
 def test_other_drivers_and_pending_claims_are_left_out() -> None:
     pending = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {}}
     foreign = samples.claim(samples.result(driver="gpu.example.com"))
-    assert view.of_cluster(samples.DRIVER, _slices(), [pending, foreign]).shares == ()
+    assert clusterview.of_cluster(samples.DRIVER, _slices(), [pending, foreign]).shares == ()
 
 
 def test_old_generations_of_a_pool_are_left_out() -> None:
     both = _slices(generation=1, count=2, name="a") + _slices(generation=2, count=1, name="b")
-    assert len(view.of_cluster(samples.DRIVER, both, []).cards) == 1
+    assert len(clusterview.of_cluster(samples.DRIVER, both, []).cards) == 1
 
 
 def test_a_claim_without_amounts_is_a_problem() -> None:
     claim = samples.claim(samples.result(consumedCapacity=None))
-    shown = view.of_cluster(samples.DRIVER, _slices(), [claim])
+    shown = clusterview.of_cluster(samples.DRIVER, _slices(), [claim])
     assert (shown.shares[0].memory, shown.shares[0].cores) == (None, None)
     (problem,) = shown.problems
     assert "DRAConsumableCapacity" in problem
 
 
+def test_a_card_of_a_kubernetes_without_shares_is_shown_as_given_whole() -> None:
+    claim = samples.claim(samples.result(shareID=None, consumedCapacity=None))
+    claim["spec"] = {"devices": {"requests": [{"name": "single-gpu", "exactly": {}}]}}
+    shown = clusterview.of_cluster(samples.DRIVER, _slices(), [claim])
+    (share,) = shown.shares
+    assert share.access is Access.WHOLE
+    assert (share.memory, share.cores) == (shown.cards[0].memory, shown.cards[0].cores)
+    assert shown.problems == ()
+    claim["spec"]["devices"]["requests"][0]["exactly"] = {"capacity": {"requests": {"cores": "1"}}}
+    (problem,) = clusterview.of_cluster(samples.DRIVER, _slices(), [claim]).problems
+    assert "no node prepares it" in problem
+
+
 def test_a_device_that_is_not_published_is_a_problem_and_still_shown() -> None:
-    shown = view.of_cluster(samples.DRIVER, [], [samples.claim()])
+    shown = clusterview.of_cluster(samples.DRIVER, [], [samples.claim()])
     (card,) = shown.cards
     assert (card.device, card.shares[0].claim) == ("gpu-0000-3b-00-0", "single-gpu-0")
     (problem,) = shown.problems
@@ -258,5 +284,24 @@ def test_a_device_that_is_not_published_is_a_problem_and_still_shown() -> None:
 def test_a_broken_slice_shows_what_it_has() -> None:
     (item,) = _slices(count=1)
     item["spec"]["devices"] = [{"name": "odd", "capacity": {"memory": {"value": "much"}}}]
-    (card,) = view.of_cluster(samples.DRIVER, [item], []).cards
+    (card,) = clusterview.of_cluster(samples.DRIVER, [item], []).cards
     assert (card.device, card.uuid, card.memory, card.cores) == ("odd", "", None, None)
+
+
+def test_the_ledger_of_a_whole_card_is_no_use_of_it() -> None:
+    record = _record("a")
+    whole = replace(record, shares=(replace(record.shares[0], access=Access.WHOLE),))
+    for each, used in ((record, USAGE.held), (whole, None)):
+        (share,) = _node(each, usages={each.shares[0].key: USAGE}).shares
+        assert (share.access, share.used) == (each.shares[0].access, used)
+
+
+def test_admin_access_takes_nothing_in_the_cluster_either() -> None:
+    look = samples.result(adminAccess=True, request="look", shareID="b" * 36)
+    shown = clusterview.of_cluster(
+        samples.DRIVER, _slices(), [samples.claim(samples.result(), look)]
+    )
+    admin, share = sorted(shown.shares, key=lambda share: share.request)
+    assert (admin.access, admin.memory, admin.cores) == (Access.ADMIN, 0, 0)
+    assert (share.access, shown.cards[0].memory_given) == (Access.SHARE, 4 * samples.GIB)
+    assert shown.problems == ()

@@ -4,12 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from apportion.container import DriverFiles, Edits, Mount
 from apportion.enforce import layout, registry
 from apportion.enforce.front import FrontEnforcer
 from apportion.enforce.library import FILES
 from apportion.enforce.proof import Trial, Verdict
 from apportion.errors import EnforcementError
-from apportion.model import Capacity, DriverFiles, Mount, Share, ShareKey
+from apportion.model import Access, Capacity, Share, ShareKey
 
 from tests.node.prepare.world import DEVICES, LIBDIR, UUIDS, VERSION, World
 
@@ -54,20 +55,30 @@ def test_every_name_of_the_driver_leads_to_the_front_and_the_real_ones_are_aside
 ) -> None:
     found = driver(world)
     folder = world.config.plugin_dir / "lib" / world.enforcer.build
-    edits = world.enforcer.driver_edits(found)
-    places = {mount.container_path: mount.host_path for mount in edits.mounts}
-    for name in ("libcuda.so", "libcuda.so.1", f"libcuda.so.{VERSION}"):
-        assert places.pop(f"/{LIBDIR}/{name}") == f"{folder}/libcuda.so.1"
-    for name in ("libnvidia-ml.so.1", f"libnvidia-ml.so.{VERSION}"):
-        assert places.pop(f"/{LIBDIR}/{name}") == f"{folder}/libnvidia-ml.so.1"
-    assert places == {
+    fronts = {m.container_path: m.host_path for m in world.enforcer.front_edits(found).mounts}
+    cuda = [f"/{LIBDIR}/{name}" for name in ("libcuda.so", "libcuda.so.1", f"libcuda.so.{VERSION}")]
+    nvml = [f"/{LIBDIR}/{name}" for name in ("libnvidia-ml.so.1", f"libnvidia-ml.so.{VERSION}")]
+    assert fronts == {
+        **dict.fromkeys(cuda, f"{folder}/libcuda.so.1"),
+        **dict.fromkeys(nvml, f"{folder}/libnvidia-ml.so.1"),
+    }
+    assert world.enforcer.front_edits(found) == Edits(
+        mounts=world.enforcer.front_edits(found).mounts
+    )
+    edits = world.enforcer.common_edits(found)
+    assert {mount.container_path: mount.host_path for mount in edits.mounts} == {
         "/run/apportion/driver/libcuda.so.1": found.cuda,
         "/run/apportion/driver/libnvidia-ml.so.1": found.nvml,
     }
     assert not [mount for mount in edits.mounts if mount.writable]
     (hook,) = edits.hooks
     assert hook.path == f"{folder}/apportion-ldcache"
-    assert hook.args == ("--ldconfig", f"{folder}/ldconfig", "--folder", f"/{LIBDIR}")
+    assert hook.args[:4] == ("--ldconfig", f"{folder}/ldconfig", "--folder", f"/{LIBDIR}")
+    assert set(hook.args[4::2]) == {"--link"}
+    assert list(hook.args[5::2]) == [
+        *(f"{name}:/run/apportion/driver/libcuda.so.1" for name in cuda),
+        *(f"{name}:/run/apportion/driver/libnvidia-ml.so.1" for name in nvml),
+    ]
 
 
 def test_a_share_is_mounted_by_its_key(world: World) -> None:
@@ -121,6 +132,70 @@ def test_a_failed_test_is_tried_again_and_passes_nothing_on(world: World) -> Non
     enforcer.check(found, UUIDS[0])
     enforcer.check(found, UUIDS[0])
     assert answers == []
+
+
+FULL = Verdict("refused by cuMemCreate", 0, "it has no room for a context")
+UNTOLD = Verdict("", 0, "cuInit gave CUDA error 2")
+
+
+@pytest.mark.parametrize("verdict", [FULL, UNTOLD])
+def test_on_a_full_gpu_what_runs_goes_on_and_what_is_new_waits(
+    world: World, verdict: Verdict, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, now = driver(world), [0.0]
+    whole = replace(SHARE, key=ShareKey("uid-w-0"), access=Access.WHOLE)
+    new = replace(SHARE, key=ShareKey("uid-b-0"))
+    FrontEnforcer(world.config, world.self_test).prepare(SHARE)
+    verdicts, tried = [verdict, Verdict("good", 518)], []
+
+    def test(trial: Trial) -> Verdict:
+        tried.append(trial.uuid)
+        return verdicts.pop(0)
+
+    enforcer = FrontEnforcer(world.config, test, clock=lambda: now[0])
+    for _ in range(2):
+        enforcer.check(found, UUIDS[0])
+    assert not enforcer.prepare(SHARE)
+    assert enforcer.prepare(whole), "it has no front"
+    with pytest.raises(EnforcementError, match=rf"{UUIDS[0]} is in use: {verdict.doubt}; .* until"):
+        enforcer.prepare(new)
+    assert not (world.config.driver_shares_dir / new.key).exists()
+    assert caplog.text.count("new shares are refused") == 1
+    now[0] += 60
+    enforcer.check(found, UUIDS[1])
+    assert tried == [UUIDS[0], UUIDS[1]]
+    assert enforcer.prepare(new)
+    enforcer.check(found, UUIDS[1])
+
+
+def test_a_doubt_that_ends_badly_is_a_failure_until_it_passes(world: World) -> None:
+    found, now = driver(world), [0.0]
+    outcomes: list[Verdict | EnforcementError] = [
+        FULL, EnforcementError("granted"), EnforcementError("granted"), Verdict("good"),
+    ]  # fmt: skip
+
+    def test(_trial: Trial) -> Verdict:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, EnforcementError):
+            raise outcome
+        return outcome
+
+    enforcer = FrontEnforcer(world.config, test, clock=lambda: now[0])
+    enforcer.check(found, UUIDS[0])
+    now[0] += 60
+    for _ in range(2):
+        with pytest.raises(EnforcementError, match="granted"):
+            enforcer.check(found, UUIDS[0])
+    enforcer.check(found, UUIDS[0])
+    assert enforcer.prepare(SHARE)
+
+
+def test_a_gpu_is_taken_to_work_when_something_was_refused_there(world: World) -> None:
+    verdicts = [FULL, UNTOLD]
+    enforcer = FrontEnforcer(world.config, lambda _trial: verdicts.pop(0))
+    enforcer.probe(driver(world), UUIDS[0])
+    with pytest.raises(EnforcementError, match="cannot be tried: cuInit gave CUDA error 2"):
+        enforcer.probe(driver(world), UUIDS[0])
 
 
 def test_a_ledger_begins_with_what_a_context_took_on_that_gpu(world: World) -> None:

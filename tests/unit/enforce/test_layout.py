@@ -20,6 +20,7 @@ _PROGRAM = r"""
 #include "apportion/limits.h"
 #define H(field) (unsigned)offsetof(struct apportion_ledger_header, field)
 #define S(field) (unsigned)offsetof(struct apportion_ledger_slot, field)
+#define C(field) (unsigned)offsetof(struct apportion_ledger_cores, field)
 int main(int argc, char **argv)
 {
     struct apportion_ledger_header h;
@@ -44,6 +45,7 @@ int main(int argc, char **argv)
            " \"offset\": %u, \"size\": %u, \"sweep\": %u, \"slots\": %u,"
            " \"fields\": [%u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u],"
            " \"slot_fields\": [%u, %u, %u, %u, %u, %u],"
+           " \"cores\": %u, \"cores_fields\": [%u, %u, %u, %u, %u],"
            " \"first\": \"%s\", \"mark\": \"%s\", \"key\": %d, \"bytes\": %d}\n",
            (unsigned long long)APPORTION_LEDGER_MAGIC, APPORTION_LEDGER_VERSION, sizeof h, sizeof s,
            APPORTION_LEDGER_SLOT_COUNT, APPORTION_LEDGER_SLOTS_OFFSET, APPORTION_LEDGER_SIZE,
@@ -51,6 +53,8 @@ int main(int argc, char **argv)
            H(magic), H(version), H(header_size), H(slot_size), H(slot_count), H(total), H(denied),
            H(peak), H(dirty), H(clean), H(top), H(context_mib),
            S(seq), S(used), S(pid), S(started), S(namespace), S(object),
+           APPORTION_LEDGER_CORES_OFFSET, C(used_ns), C(waited_ns), C(overrun_ns), C(wanted_ns),
+           C(carry_ns),
            APPORTION_LIMITS_FIRST_LINE, APPORTION_MARK,
            APPORTION_LIMITS_KEY_MAX, APPORTION_LIMITS_MAX_BYTES);
     return 0;
@@ -71,7 +75,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def offsets(form: str) -> list[int]:
     """Return where each field of a struct format without holes starts."""
-    sizes = {"Q": 8, "I": 4}
+    sizes = {"Q": 8, "q": 8, "I": 4}
     found = [0]
     for code in form.lstrip("<"):
         found.append(found[-1] + sizes[code])
@@ -93,6 +97,9 @@ def test_layout_equals_the_header(program: Path) -> None:
     assert said["mark"] == layout.MARK
     assert said["fields"] == offsets(layout.HEADER.format)
     seq, used, pid, _, started, namespace, _, _, thing = offsets(layout.SLOT.format)
+    assert said["cores"] == layout.CORES_OFFSET
+    assert said["cores_fields"] == offsets(layout.CORES.format)
+    assert said["cores"] + said["cores_fields"][3] == layout.WANTED_OFFSET
     assert said["slot_fields"] == [seq, used, pid, started, namespace, thing]
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from apportion import files
 from apportion.enforce import layout, limits, shares
 from apportion.enforce.shares import Shares
 from apportion.errors import EnforcementError, StateError, StorageError
@@ -19,6 +20,8 @@ from apportion.model import (
     Allowance,
     Capacity,
     Charge,
+    CoresMode,
+    CoresUse,
     DeviceName,
     GpuUuid,
     Own,
@@ -105,7 +108,7 @@ def charge(made: Shares, slot: int, used: int) -> None:
 def test_limits_are_read_only_and_the_ledger_is_anybodys_and_whole(made: Shares) -> None:
     folder = made.path(SHARE.key)
     assert names(folder) == ["ledger", "limits"]
-    assert (folder / "limits").read_bytes() == limits.render(SHARE)
+    assert (folder / "limits").read_bytes() == limits.render(SHARE, CoresMode.NONE)
     assert (folder / "limits").stat().st_mode & 0o777 == 0o444
     for name in ("ledger", "limits"):
         assert os.getxattr(folder / name, "security.apportion") == SHARE.key.encode()
@@ -282,6 +285,16 @@ def test_usage_counts_living_processes_and_not_the_dead(
     assert made.usage(SHARE.key) == Usage(total=500, held=0, processes=0, peak=501, denied=2)
 
 
+def test_usage_tells_of_the_time_on_the_gpu(made: Shares) -> None:
+    assert made.usage(SHARE.key).cores is None, "nothing divides its time, so nothing counts it"
+    (made.path(SHARE.key) / "schedule").touch()
+    assert made.usage(SHARE.key).cores == CoresUse()
+    with (made.path(SHARE.key) / shares.LEDGER).open("r+b") as ledger:
+        ledger.seek(layout.CORES_OFFSET)
+        ledger.write(layout.CORES.pack(1000, 200, 30, 99, -5))
+    assert made.usage(SHARE.key).cores == CoresUse(used=1000, waited=200, overrun=30)
+
+
 def test_charges_are_of_the_living_by_their_own_pids(
     made: Shares, owner: subprocess.Popen[bytes]
 ) -> None:
@@ -337,6 +350,34 @@ def test_limits_that_the_front_refuses_allow_nothing(made: Shares) -> None:
     assert made.allowances() == ()
     path.write_text("apportion-limits 2\n")
     assert made.allowances() == ()
+
+
+def test_limits_are_read_again_only_when_something_touched_them(
+    made: Shares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Path] = []
+    real = files.read
+
+    def read(path: Path) -> bytes | None:
+        reads.append(path)
+        return real(path)
+
+    monkeypatch.setattr(files, "read", read)
+    before = made.allowances()
+    assert made.allowances() == before
+    path = made.path(SHARE.key) / "limits"
+    assert reads == [path]
+    path.chmod(0o600)
+    told = path.stat()
+    # A clock of the kernel may tick only every few milliseconds.
+    while path.stat().st_ctime_ns == told.st_ctime_ns:
+        path.write_bytes(path.read_bytes().replace(b"memory 4", b"memory 5"))
+        os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
+    (after,) = made.allowances()
+    assert after.capacity.memory != before[0].capacity.memory
+    made.remove(SHARE.key)
+    assert made.allowances() == ()
+    assert reads == [path, path]
 
 
 def test_shares_must_lie_on_a_tmpfs() -> None:

@@ -40,8 +40,9 @@ def test_the_error_says_what_runs(
         cli._running(wanted)
 
 
-def test_a_second_demo_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lab", sorted(demo.LABS))
+def test_a_second_demo_is_refused(monkeypatch: pytest.MonkeyPatch, lab: str) -> None:
     running(monkeypatch, "demo")
-    checked, error = demo._demo(keep=False)
+    checked, error = demo._demo(demo.LABS[lab], keep=False)
     assert checked == {}
     assert "down --name demo" in error

@@ -44,6 +44,18 @@ def test_every_descriptor_leads_to_its_blob(tmp_path: Path) -> None:
     assert config["config"]["Cmd"] == ["/bin/sh"]
 
 
+def test_an_image_may_name_its_user(tmp_path: Path) -> None:
+    layer = tmp_path / "layer.tar"
+    oci.write_layer(oci.Tree(), layer)
+    for user in ("", "65532:65532"):
+        image = oci.Image("localhost/x:1", ("/x",), user=user)
+        oci.write_archive(image, layer, tmp_path / "image.tar")
+        with tarfile.open(tmp_path / "image.tar") as archive:
+            entry = _json(archive, "index.json")["manifests"][0]
+            config = _json(archive, _blob(_json(archive, _blob(entry))["config"]))
+        assert config["config"].get("User", "") == user
+
+
 def _blob(descriptor: dict[str, Any]) -> str:
     return f"blobs/sha256/{descriptor['digest'].removeprefix('sha256:')}"
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import golang, pin, progress, project_image, requirements
-from tests.harness.versions import CONTAINERD, KUBERNETES
+from tests.harness import golang, kueue, pin, progress, project_image, requirements
+from tests.harness.errors import HarnessError
+from tests.harness.versions import CONTAINERD, KUBERNETES, KUEUE
 
 _GO = Path(golang.__file__).parent / "go"
 
@@ -33,11 +34,42 @@ def test_containerd_of_the_table_is_pinned() -> None:
     assert all(source.is_file() for source in golang.containerd_build().sources)
 
 
+def test_kueue_of_the_table_is_pinned() -> None:
+    text = (_GO / "kueue/go.mod").read_text()
+    assert f"sigs.k8s.io/kueue v{KUEUE} " in text
+    build = golang.kueue_build()
+    assert f"GitVersion=v{KUEUE}" in build.flags[-1]
+    assert all(source.is_file() for source in build.sources)
+
+
+def test_kueues_manifest_names_the_image_that_is_built_here() -> None:
+    text = "a:\n  image: registry.example/kueue:main\n  imagePullPolicy: Always\n"
+    made = kueue._released(text)
+    assert made == f"a:\n  image: {kueue.IMAGE}\n  imagePullPolicy: IfNotPresent\n"
+    with pytest.raises(HarnessError, match="name 0 images"):
+        kueue._released(made)
+
+
+def test_what_is_kept_of_a_module_is_its_own_files(tmp_path: Path) -> None:
+    work, module, entry = (tmp_path / name for name in ("work", "module", "entry"))
+    for folder in (work, module / "config", entry):
+        folder.mkdir(parents=True)
+    (module / "config/a.yaml").write_text("a: 1\n")
+    (module / "config/a.yaml").chmod(0o444)  # as Go's module cache has it
+    go = tmp_path / "go"
+    expected = "list -m -f {{.Dir}} example.com/m"
+    go.write_text(f'#!/bin/sh\n[ "$*" = "{expected}" ] && echo {module}\n')
+    go.chmod(0o755)
+    golang._keep(go, work, ("example.com/m", "config"), entry)
+    assert (entry / "config/a.yaml").read_text() == "a: 1\n"
+    (entry / "config/a.yaml").write_text("another run may write")
+
+
 def test_module_files_ask_for_no_newer_go_than_pip_brings() -> None:
     for path in _GO.rglob("go.mod"):
         match = re.search(r"^go (\S+)$", path.read_text(), re.MULTILINE)
         assert match
-        assert match[1] == "1.26.0"
+        assert match[1] in {"1.24.0", "1.25.0", "1.26.0"}
 
 
 def test_a_new_versions_go_mod_starts_from_upstreams() -> None:
@@ -63,13 +95,13 @@ def test_pip_settings_of_the_environment_win_and_others_are_left_out() -> None:
     lines = [
         ":env:.cert='/env/bundle'",
         "global.cert='/file/bundle'",
-        "global.index-url='https://index.example/simple'",
+        "global.index-url='file:///wheels'",
         "install.user='true'",
     ]
     settings = project_image.parse_pip_settings(lines)
-    assert settings == {"cert": "/env/bundle", "index-url": "https://index.example/simple"}
+    assert settings == {"cert": "/env/bundle", "index-url": "file:///wheels"}
     text = project_image.pip_config(settings)
-    assert text == "[global]\ncert = /env/bundle\nindex-url = https://index.example/simple\n"
+    assert text == "[global]\ncert = /env/bundle\nindex-url = file:///wheels\n"
 
 
 def test_pip_settings_with_several_values_keep_them() -> None:

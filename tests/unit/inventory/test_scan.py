@@ -14,6 +14,7 @@ from apportion.model import Excluded, Gpu, GpuUuid, Inventory
 
 from tests.fakes import samples
 from tests.fakes.samples import MIB
+from tests.fakes.sysfs import add_device
 
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -73,19 +74,10 @@ class Cards:
         return Memory(gpu.memory_total, gpu.memory_reserved, 0)
 
 
-def _sysfs(root: Path, gpu: Gpu, target: str | None = None, numa: str = "0\n") -> None:
-    devices = root / "bus/pci/devices"
-    devices.mkdir(parents=True, exist_ok=True)
-    path = target or f"../../../devices/pci0000:3a/0000:3a:00.0/{gpu.pci_bus_id}"
-    (devices / path).mkdir(parents=True)
-    (devices / path / "numa_node").write_text(numa)
-    (devices / gpu.pci_bus_id).symlink_to(path)
-
-
 @pytest.fixture
 def sysfs(tmp_path: Path) -> Path:
     for index in range(3):
-        _sysfs(tmp_path, samples.gpu(index))
+        add_device(tmp_path, samples.gpu(index).pci_bus_id)
     return tmp_path
 
 
@@ -249,18 +241,18 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 )
 def test_the_pcie_root_is_read_from_the_link(tmp_path: Path, target: str, root: str | None) -> None:
     gpu = samples.gpu(0)
-    _sysfs(tmp_path, gpu, target)
+    add_device(tmp_path, gpu.pci_bus_id, target=target)
     assert scan.pcie_root(tmp_path, gpu.pci_bus_id) == root
 
 
 @pytest.mark.parametrize(
-    ("text", "node"), [("0\n", 0), ("1\n", 1), ("-1\n", None), ("\n", None), ("x", None)]
+    ("text", "node"), [("0", 0), ("1", 1), ("-1", None), ("", None), ("x", None)]
 )
 def test_the_numa_node_is_none_where_the_kernel_does_not_know(
     tmp_path: Path, text: str, node: int | None
 ) -> None:
     gpu = samples.gpu(0)
-    _sysfs(tmp_path, gpu, numa=text)
+    add_device(tmp_path, gpu.pci_bus_id, numa=text)
     assert scan.numa_node(tmp_path, gpu.pci_bus_id) == node
 
 

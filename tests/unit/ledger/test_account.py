@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from apportion.errors import OverCommitError
 from apportion.ledger.account import Account, amounts
-from apportion.model import Capacity, ClaimUid, GpuUuid
+from apportion.model import ADMIN, WHOLE, Capacity, ClaimUid, GpuUuid
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +24,14 @@ def of(cores: int, mib: int, gpu: GpuUuid = GPU) -> dict[GpuUuid, Capacity]:
 def test_parts_of_one_gpu_add_up() -> None:
     parts = [(GPU, Capacity(1, 2)), (OTHER, Capacity(3, 4)), (GPU, Capacity(5, 6))]
     assert amounts(parts) == {GPU: Capacity(6, 8), OTHER: Capacity(3, 4)}
+
+
+def test_a_share_of_no_cores_counts_as_one_since_it_gets_that_much_time() -> None:
+    assert amounts([(GPU, Capacity(0, 2)), (GPU, Capacity(0, 3))]) == {GPU: Capacity(2, 5)}
+    account = Account()
+    account.put(uid("a"), "ns/a", of(100, 1))
+    with pytest.raises(OverCommitError, match=r"given 1MiB and 1 cores \(a share of 0 cores"):
+        account.prove(uid("b"), amounts([(GPU, Capacity(0, MIB))]), CARD)
 
 
 def test_what_fits_to_the_last_byte_and_core_is_proven() -> None:
@@ -63,6 +71,52 @@ def test_a_share_larger_than_an_empty_card_is_refused() -> None:
 def test_a_gpu_that_is_not_there_has_nothing_left() -> None:
     with pytest.raises(OverCommitError, match="0MiB and 0 cores left"):
         Account().prove(uid("a"), of(1, 1, GpuUuid("GPU-9")), CARD)
+
+
+def whole(gpu: GpuUuid = GPU) -> dict[GpuUuid, Capacity]:
+    return amounts([(gpu, WHOLE)])
+
+
+def test_a_whole_card_is_for_one_claim_alone() -> None:
+    account = Account()
+    account.prove(uid("a"), whole(), CARD)
+    account.put(uid("a"), "ns/a", whole())
+    account.prove(uid("a"), whole(), CARD)
+    account.prove(uid("b"), of(100, 1000, OTHER), CARD)
+    for asked in (whole(), of(1, 1), of(0, 1)):
+        with pytest.raises(OverCommitError, match=r"held by ns/a \(the whole card\)"):
+            account.prove(uid("b"), asked, CARD)
+
+
+def test_a_card_of_which_anybody_has_anything_is_not_given_whole() -> None:
+    account = Account()
+    account.put(uid("a"), "ns/a", of(0, 1))
+    with pytest.raises(OverCommitError, match="this claim was given the whole card: held by ns/a"):
+        account.prove(uid("b"), whole(), CARD)
+
+
+def test_a_card_that_grew_is_as_whole_as_before() -> None:
+    """The published capacity depends on a setting; the card is given all the same."""
+    account = Account()
+    account.put(uid("a"), "ns/a", whole())
+    with pytest.raises(OverCommitError):
+        account.prove(uid("b"), of(0, 1), of(100, 5000))
+    account.prove(uid("a"), whole(), of(100, 500))
+
+
+def test_a_whole_card_and_more_of_it_is_refused_in_one_claim_too() -> None:
+    for more in (WHOLE, Capacity(0, MIB)):
+        with pytest.raises(OverCommitError, match="given the whole card and more"):
+            Account().prove(uid("a"), amounts([(GPU, WHOLE), (GPU, more)]), CARD)
+
+
+def test_a_whole_card_that_is_not_there_is_refused() -> None:
+    with pytest.raises(OverCommitError):
+        Account().prove(uid("a"), whole(GpuUuid("GPU-9")), CARD)
+
+
+def test_admin_access_takes_nothing() -> None:
+    assert amounts([(GPU, ADMIN), (OTHER, Capacity(1, 2)), (GPU, ADMIN)]) == {OTHER: Capacity(1, 2)}
 
 
 def test_a_claim_does_not_stand_in_its_own_way() -> None:

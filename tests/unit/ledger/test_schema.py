@@ -10,6 +10,7 @@ from apportion.errors import StateError
 from apportion.ledger import schema
 from apportion.ledger.schema import NewerVersionError, Record, State
 from apportion.model import (
+    Access,
     Capacity,
     ClaimRef,
     ClaimUid,
@@ -78,10 +79,27 @@ def _content() -> dict[str, Any]:
     return content
 
 
+def test_a_record_of_a_plugin_without_whole_cards_is_read_as_shares() -> None:
+    assert schema.load((_GOLDEN / "record-v1.json").read_bytes(), "golden") == RECORD
+
+
 def test_version_1_is_read_and_written_as_the_golden_file_has_it() -> None:
-    golden = (_GOLDEN / "record-v1.json").read_bytes()
-    assert schema.load(golden, "golden") == RECORD
-    assert schema.dump(RECORD) == golden
+    golden = (_GOLDEN / "record-v1-access.json").read_bytes()
+    share, whole = RECORD.shares
+    admin = replace(
+        whole, key=ShareKey(f"{RECORD.ref.uid}-3"), capacity=Capacity(0, 0), access=Access.ADMIN
+    )
+    record = replace(RECORD, shares=(share, replace(whole, access=Access.WHOLE), admin))
+    assert schema.load(golden, "golden") == record
+    assert schema.dump(record) == golden
+
+
+@pytest.mark.parametrize("access", ["all", "", 1, None, [], {}])
+def test_an_access_that_is_none_is_damage(access: object) -> None:
+    content = _content()
+    content["shares"][0]["access"] = access
+    with pytest.raises(StateError, match="damaged"):
+        schema.load(_sealed(content), "c.json")
 
 
 def test_a_started_record_of_version_1_is_read_as_the_golden_file_has_it() -> None:

@@ -149,6 +149,13 @@ def test_records_of_another_boot_count_for_nothing(claims: Store, tmp_path: Path
     assert [record.boot for record in after.records()] == ["boot-1", "boot-2"]
 
 
+def test_what_is_here_are_the_shares_of_this_boot(claims: Store, tmp_path: Path) -> None:
+    complete(claims, resolved("b"))
+    claims.begin(resolved("a"), CARD, "build")
+    assert [share.key for share in claims.shares()] == ["uid-a-0", "uid-b-0"]
+    assert Store(tmp_path, "next boot", tuple).shares() == ()
+
+
 def test_a_damaged_record_is_moved_aside_reported_and_no_record(
     claims: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

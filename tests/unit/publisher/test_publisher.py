@@ -110,7 +110,7 @@ class Scene:
         self.server = Server()
         self.now = 1000.0
         self.groups = 1
-        self.published: list[tuple[bool, int]] = []
+        self.published: list[int] = []
         self.told: list[str] = []
         self.errors = 0
         self.known = True
@@ -119,7 +119,7 @@ class Scene:
             driver=DRIVER,
             node=NODE,
             desired=lambda n: bodies(n, self.groups) if self.known else None,
-            on_published=lambda complete, devices: self.published.append((complete, devices)),
+            on_published=self.published.append,
             on_error=self._count,
             on_dropped=self.told.append,
             clock=lambda: self.now,
@@ -149,7 +149,7 @@ def scene() -> Scene:
 def test_publishes_and_then_rests(scene: Scene) -> None:
     assert scene.settle() == 300
     assert scene.server.writes() == ["create"]
-    assert scene.published == [(True, 1)]
+    assert scene.published == [1]
     scene.settle()
     assert scene.server.writes() == ["create"]
 
@@ -195,7 +195,7 @@ def test_new_devices_are_published_when_the_bell_rings(scene: Scene) -> None:
     scene.publisher.wake()
     scene.settle()
     assert {s["spec"]["pool"]["generation"] for s in scene.server.slices.values()} == {2}
-    assert scene.published[-1] == (True, 2)
+    assert scene.published[-1] == 2
 
 
 def test_no_gpus_withdraw_the_slices(scene: Scene) -> None:
@@ -203,7 +203,7 @@ def test_no_gpus_withdraw_the_slices(scene: Scene) -> None:
     scene.groups = 0
     scene.settle()
     assert scene.server.slices == {}
-    assert scene.published[-1] == (True, 0)
+    assert scene.published[-1] == 0
 
 
 def _messages(caplog: pytest.LogCaptureFixture, level: str) -> list[str]:
@@ -217,7 +217,7 @@ def test_i2_dropped_fields_are_one_loud_error_and_tried_again_on_a_timer(
     assert scene.settle() == 60
     (error,) = _messages(caplog, "ERROR")
     assert "DRAConsumableCapacity" in error
-    assert scene.published == [(False, 1)]
+    assert scene.published == [1]
     before = len(scene.server.writes())
     scene.settle()
     assert len(scene.server.writes()) == before
@@ -237,7 +237,7 @@ def test_d25_a_gate_that_is_switched_on_is_noticed_without_a_restart(
     scene.server.drops = False
     scene.now += 60
     assert scene.settle() == 300
-    assert scene.published[-1] == (True, 1)
+    assert scene.published[-1] == 1
     assert scene.only()["spec"]["devices"][0]["allowMultipleAllocations"] is True
     assert "slices are incomplete: all is well again" in _messages(caplog, "INFO")
 

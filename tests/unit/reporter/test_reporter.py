@@ -306,9 +306,12 @@ def test_a_thousand_claims_are_told_at_a_bounded_rate(scene: Scene) -> None:
     scene.prepare("c")
     scene.rest()
     (first,) = scene.world.store.records()
+    # With all cores, so that none needs a part of the GPU's time.
+    whole = replace(first.shares[0].capacity, cores=100)
     for n in range(1000):
         wanted = scene.world.add(f"x{n}")
-        shares = (replace(first.shares[0], key=ShareKey(f"{wanted.uid}-0")),)
+        key = ShareKey(f"{wanted.uid}-0")
+        shares = (replace(first.shares[0], key=key, capacity=whole),)
         record = replace(first, ref=wanted, shares=shares)
         scene.world.store.commit(record)
         scene.world.enforcer.prepare(shares[0])
@@ -354,3 +357,21 @@ def test_the_loop_ends_when_told(scene: Scene) -> None:
     scene.reporter.stop()
     thread.join(20)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("calls", "waits"), [(0, 1), (2, 3), (1000, 5)])
+def test_it_lets_kubelets_calls_pass_but_not_for_ever(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, calls: int, waits: int
+) -> None:
+    uid = scene.prepare().uid
+    waited: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        if len(waited) <= calls:
+            scene.reporter.removed(uid)
+        return False
+
+    monkeypatch.setattr(scene.reporter._stop, "wait", wait)
+    scene.reporter._let_pass()
+    assert len(waited) == waits

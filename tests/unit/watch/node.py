@@ -37,6 +37,7 @@ class Node:
         self.listed: dict[GpuUuid, list[GpuProcess] | Exception] = {GPU: []}
         self.processes: dict[int, Seen] = {}
         self.own: set[int] = set()
+        self.servers: set[tuple[int, int]] = set()
         self.blind = ""
         self.stubborn = False
         self.unkillable: set[int] = set()
@@ -59,6 +60,7 @@ class Node:
             processes=standing_in,
             reserved=lambda pod: self.pods.get(pod, frozenset()),
             report=Report(self.records, self, self),
+            servers=lambda: self.servers,
             clock=lambda: self.now,
         )
 

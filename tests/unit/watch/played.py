@@ -12,6 +12,7 @@ from apportion.errors import (
 from apportion.inventory.nvml import Busy
 from apportion.inventory.xids import Event
 from apportion.model import Gpu, GpuUuid, Inventory, Vitals
+from apportion.watch.condition import Condition
 from apportion.watch.health import Health, Hooks, Limits
 from apportion.watch.record import Known
 from apportion.watch.states import Change
@@ -45,6 +46,7 @@ class Site:
         self.written: list[dict[GpuUuid, Known]] = []
         self.damage: list[str] = []
         self.counted: list[tuple[GpuUuid, int]] = []
+        self.more: list[Condition] = []
 
     def note(self, changes: Sequence[Change]) -> None:
         """Note changes, and what was on disk when they were told."""
@@ -62,7 +64,11 @@ class Site:
             driver=lambda: self.instance,
             limits=Limits(QUIET_S, HANG_S),
             by_index=by_index,
-            hooks=Hooks(self.note, lambda *xid: self.counted.append(xid)),
+            hooks=Hooks(
+                self.note,
+                lambda *xid: self.counted.append(xid),
+                lambda uuid: self.more if uuid == ONE.uuid else [],
+            ),
             clock=lambda: self.seconds,
             now=lambda: 1764500000 + self.seconds,
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from apportion.errors import NvmlDeviceError, NvmlUnavailableError, StateError, StorageError
-from apportion.model import ShareKey
+from apportion.model import ADMIN, WHOLE, ShareKey
 
 from tests.unit.watch.node import GPU, MIB, OTHER_GPU, A, B, Node
 
@@ -205,6 +205,18 @@ def test_strangers_in_pods_are_killed_if_the_setting_says_so() -> None:
     assert all(word in said for word in ("process 7", "program-7", "pod-9", "20MiB", GPU))
 
 
+def test_what_serves_the_shares_is_no_stranger() -> None:
+    node = Node(kill_strangers=True)
+    node.process(7, 66, pod="pod-9")
+    node.servers = {(7, 7)}
+    assert node.scan(3) == []
+    assert node.told == []
+    assert node.guard.view.strangers[GPU, "mps"] == 66 * MIB
+    # Its PID is another's by now.
+    node.servers = {(7, 6)}
+    assert node.scan(2) == [7]
+
+
 def test_a_stranger_that_cannot_be_ended_is_not_said_to_be() -> None:
     node = Node(kill_strangers=True)
     node.process(7, 20, pod="pod-9")
@@ -310,3 +322,14 @@ def test_a_share_without_a_record_is_named_by_its_key(caplog: pytest.LogCaptureF
     assert node.heard() == [("node", "ShareExceeded"), ("node", "ShareProcessKilled")]
     assert "share lost-0, of which no record is left," in node.told[-1][2]
     assert "killed a process" in caplog.text
+
+
+def test_a_whole_card_is_its_own_processes_however_much_they_hold() -> None:
+    for allowed in (WHOLE, ADMIN):
+        node = Node()
+        node.limits = {A: (GPU, allowed.memory // MIB)}
+        node.process(7, 15_000, A)
+        assert node.scan(5) == []
+        assert node.told == []
+        assert node.guard.view.shares == {A: 15_000 * MIB}
+        assert set(node.guard.view.strangers.values()) == {0}

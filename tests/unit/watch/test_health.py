@@ -14,6 +14,7 @@ from apportion.errors import (
 from apportion.inventory.nvml import Busy
 from apportion.inventory.xids import Event
 from apportion.model import Excluded, Inventory, Vitals
+from apportion.watch import condition
 from apportion.watch.health import Health
 
 from tests.unit.watch.played import BOTH, HANG_S, LOST, ONE, QUIET_S, TWO, Site, fall_ill, names
@@ -106,6 +107,21 @@ def test_a_gpu_that_the_driver_wants_reset_is_not_even_tried(site: Site, health:
 
 
 # Readings.
+
+
+def test_what_others_know_stays_for_as_long_as_they_say_it(site: Site, health: Health) -> None:
+    health.settle(BOTH)
+    site.more = [condition.of_mps("the daemon ended", 7)]
+    health.poll()
+    assert (names(health), names(health, TWO)) == (["mps"], [])
+    assert health.is_bad(ONE.uuid)
+    site.more = []
+    health.poll()
+    assert names(health) == ["mps"], "not yet the time to look"
+    health.hasten()
+    health.poll()
+    assert names(health) == []
+    assert site.probed == [], "nothing has to be proven"
 
 
 def test_readings_are_what_nvml_says_now(site: Site, health: Health) -> None:

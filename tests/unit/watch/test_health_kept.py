@@ -113,6 +113,7 @@ def test_reasons_are_names_that_users_write() -> None:
         "gone",
         "hang",
         "lost",
+        "mps",
         "recovery",
         "remap-failed",
         "remap-pending",

@@ -19,7 +19,17 @@ class Node:
         self.asked: list[str] = []
         self.pods: dict[str, list[str] | Exception] = {"a": ["pod-1"], "b": ["pod-1", "pod-2"]}
         self.records = [self.record("a"), self.record("b")]
-        self.reservations = Reservations(lambda: self.records, self.fetch, lambda: self.now)
+        self.reads = 0
+        self.reservations = Reservations(
+            self.read,
+            lambda: frozenset(record.ref.uid for record in self.records),
+            self.fetch,
+            lambda: self.now,
+        )
+
+    def read(self) -> list[Record]:
+        self.reads += 1
+        return self.records
 
     @staticmethod
     def record(name: str) -> Record:
@@ -67,6 +77,7 @@ def test_the_api_server_is_asked_only_for_pods_that_are_not_known() -> None:
     node.learned("pod-2")
     node.learned("pod-1")
     assert node.asked == ["a", "b"]
+    assert node.reads == 1
 
 
 def test_a_pod_without_claims_is_asked_for_again_after_a_while() -> None:
@@ -105,7 +116,9 @@ def test_another_claim_of_that_name_says_nothing() -> None:
     node = Node()
     node.records = [node.record("a")]
     node.reservations = Reservations(
-        lambda: node.records, lambda _ref: {"metadata": {"uid": "other"}, "status": None}
+        lambda: node.records,
+        lambda: frozenset({ClaimUid("a")}),
+        lambda _ref: {"metadata": {"uid": "other"}, "status": None},
     )
     assert node.learned("pod-1") == frozenset()
 
