@@ -39,6 +39,26 @@ spec:
 """
 
 
+# Prints mode, period and the one slot's start and length, as a program in the container reads them.
+_SLOT = """
+import glob, struct
+(folder,) = glob.glob("/run/apportion/shares/*/")
+limits = dict(line.split(" ") for line in open(folder + "limits").read().splitlines())
+data = open(folder + "schedule", "rb").read()
+state = 64 + 1056 * (struct.unpack_from("<Q", data, 16)[0] & 1)
+period, _until, count, _guests, _zero, start, length = struct.unpack_from("<QQIIQQQ", data, state)
+assert count == 1
+print(limits["cores-mode"], period, start, length)
+"""
+
+
+def slot(walk: Walk, name: str) -> tuple[str, int, int, int]:
+    """Return how a pod's share is held to its cores: mode, period, start and length of its slot."""
+    said = walk.kubectl("exec", name, "--", "python", "-c", _SLOT).split()
+    period, start, length = map(int, said[1:])
+    return said[0], period, start, length
+
+
 def start(walk: Walk, name: str) -> None:
     """Run a pod with a share of 1Gi and wait until it is ready."""
     start_from(walk, SHARE.format(name=name, config=""), name, "cudamem")

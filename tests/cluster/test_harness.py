@@ -24,10 +24,12 @@ from tests.harness import (
 )
 from tests.harness.images import BUSYBOX_IMAGE, PYTHON_IMAGE
 from tests.harness.traces import Traces, host_mounts
+from tests.harness.versions import DEFAULT_KUBERNETES, KUBERNETES
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _GONE_SECONDS = 30.0
 _ANSWER = "served by a pod"
+_GATES = {"DRAConsumableCapacity": True, "DRAPartitionableDevices": False}
 
 
 def _pod(name: str, command: str, image: str = PYTHON_IMAGE, **spec: Any) -> dict[str, Any]:
@@ -191,8 +193,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     (fakegpu / "gpus.conf").write_text("simulated\n")
     gpu = NodeOptions("gpu-1", root, fakegpu_dir=fakegpu, gpu_minors=(0, 3), labels={"x": "y"})
     on_host = NodeOptions("gpu-2", root, driver_on_host=True)
-    gates = {"DRAConsumableCapacity": True, "DRAPartitionableDevices": False}
-    options = ClusterOptions(name="two", nodes=(gpu, on_host), feature_gates=gates)
+    options = ClusterOptions(name="two", nodes=(gpu, on_host), feature_gates=_GATES)
     with Cluster(options) as started:
         yield started
 
@@ -205,15 +206,18 @@ def test_node_names_and_labels_are_obeyed(two_nodes: Cluster) -> None:
 
 def test_feature_gates_reach_the_programs(two_nodes: Cluster) -> None:
     metrics = two_nodes.kubectl("get", "--raw", "/metrics").stdout
-    for name, value in (("DRAConsumableCapacity", 1), ("DRAPartitionableDevices", 0)):
+    # On top of what this version needs.
+    expected = dict(KUBERNETES[DEFAULT_KUBERNETES].feature_gates) | _GATES
+    for name, value in expected.items():
         lines = [line for line in metrics.splitlines() if f'name="{name}"' in line]
-        assert [line.rpartition(" ")[2] for line in lines] == [str(value)]
+        assert [line.rpartition(" ")[2] for line in lines] == [str(int(value))]
     raw = two_nodes.kubectl("get", "--raw", "/api/v1/nodes/gpu-2/proxy/configz").stdout
     gates = json.loads(raw)["kubeletconfig"]["featureGates"]
-    assert gates == {"DRAConsumableCapacity": True, "DRAPartitionableDevices": False}
+    assert gates == expected
+    flag = ",".join(f"{name}={str(on).lower()}" for name, on in sorted(expected.items()))
     for component in ("kube-scheduler", "kube-controller-manager"):
         argv = two_nodes.access.machine(two_nodes.control_plane).programs[component].argv
-        assert "--feature-gates=DRAConsumableCapacity=true,DRAPartitionableDevices=false" in argv
+        assert f"--feature-gates={flag}" in argv
 
 
 def test_pods_and_services_work_across_nodes(two_nodes: Cluster) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.cluster.support import DAEMONSET, SHARE, SYSTEM, start
+from tests.cluster.support import DAEMONSET, SHARE, SYSTEM, start_from
 from tests.cluster.test_restarts import enforced, kill_plugin
 from tests.fakes.fakegpu import FakeDriver
 from tests.harness import Cluster
+from tests.harness.versions import DEFAULT_KUBERNETES
 from tests.lab import testbed
 from tests.lab.walk import Walk
 
@@ -33,8 +36,25 @@ def walk(gpus: Path) -> Iterator[Walk]:
         walk = Walk(cluster)
         walk.kubectl("apply", "-k", str(testbed.REPO / "deploy/overlays/gpu-operator"))
         walk.kubectl("rollout", "status", "-n", SYSTEM, DAEMONSET, "--timeout=60s")
-        start(walk, "running")
+        start_from(walk, watched("running"), "running", "cudamem")
         yield walk
+
+
+def watched(name: str) -> str:
+    """Return a pod with a share of which kubelet shows how its GPU is.
+
+    That of 1.34 does so only where the pod's own name for a claim is the claim's, that of 1.35 only
+    for a claim that was made from a template, newer ones for any.
+    """
+    claim, pod = yaml.safe_load_all(SHARE.format(name=name, config=""))
+    (entry,) = pod["spec"]["resourceClaims"]
+    if DEFAULT_KUBERNETES == "1.34":
+        (used,) = pod["spec"]["containers"][0]["resources"]["claims"]
+        entry["name"] = used["name"] = name
+    elif DEFAULT_KUBERNETES == "1.35":
+        claim |= {"kind": "ResourceClaimTemplate", "spec": {"spec": claim["spec"]}}
+        entry["resourceClaimTemplateName"] = entry.pop("resourceClaimName")
+    return f"{json.dumps(claim)}\n---\n{json.dumps(pod)}"
 
 
 def settings(walk: Walk, **changes: str) -> None:
@@ -72,7 +92,7 @@ def why_pending(walk: Walk, pod: str) -> str:
 
 def test_kubelet_shows_a_pods_gpu_as_healthy(walk: Walk) -> None:
     walk.until("health", lambda: healths(walk, "running"), ["Healthy"])
-    claim = walk.get("resourceclaim", "running")["metadata"]["uid"]
+    (claim,) = [item["metadata"]["uid"] for item in walk.get("resourceclaims")["items"]]
     # The share's own CDI name: two shares of one GPU stay two lines.
     assert health(walk, "running")[0][0].startswith(f"k8s.{DRIVER}/claim={claim}-")
 
@@ -115,3 +135,20 @@ def test_where_it_is_wished_pods_of_a_lost_gpu_are_evicted(walk: Walk, gpus: Pat
     walk.until("pods", lambda: walk.get("pods")["items"], [], timeout=90)
     # And all of the shares is gone from the node: kubelet could unprepare them.
     walk.until("specs", lambda: walk.on_node("find", "/var/run/cdi", "-name", "*claim*"), "")
+
+
+def test_a_taint_for_information_is_there_where_kubernetes_knows_of_such(
+    walk: Walk, gpus: Path
+) -> None:
+    settings(walk, taint_note="None")
+    FakeDriver(gpus).set_option(0, "remap_pending", "1")
+    note = (f"{DRIVER}/remap-pending", "", "None")
+    if DEFAULT_KUBERNETES != "1.34":
+        walk.until("taint", lambda: note in taints(walk), True)
+        return
+    words = "does not know the effect None of taints"
+    walk.until("said", lambda: words in walk.kubectl("logs", "-n", SYSTEM, DAEMONSET), True)
+    FakeDriver(gpus).set_xid(0, 74)
+    # All others are kept true.
+    walk.until("taints", lambda: (f"{DRIVER}/xid", "74", "NoSchedule") in taints(walk), True)
+    assert note not in taints(walk)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.support import DAEMONSET, SYSTEM, end, start
+from tests.cluster.support import DAEMONSET, SYSTEM, end, slot, start
 from tests.harness import Cluster
 from tests.lab import testbed
 from tests.lab.walk import Walk
@@ -100,13 +100,18 @@ def restart_containerd(walk: Walk) -> None:
 
 @pytest.mark.parametrize("event", [kill_plugin, restart_kubelet, roll, restart_containerd])
 def test_shares_survive(walk: Walk, event: Callable[[Walk], None]) -> None:
-    before = slice_uids(walk)
+    before, held = slice_uids(walk), slot(walk, "running")
     with slices_watched(walk) as counts:
         event(walk)
         name = event.__name__.replace("_", "-")
         assert enforced(walk, "running")
         start(walk, name)
         assert enforced(walk, name)
+        # Time division: each has its 10 % of the same period, the first one where it had it.
+        mode, period, began, length = held
+        assert (mode, length) == ("timeslice", period // 10)
+        assert slot(walk, "running") == held
+        assert slot(walk, name) == (mode, period, began + length, length)
         end(walk, name)
     if event is restart_kubelet:
         # A starting kubelet deletes its node's slices; ours is published anew at once.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,11 @@ def test_the_use_of_all_shares_is_seen_from_a_desk_and_nothing_stays(walk: Walk)
 
 
 def test_why_a_pod_does_not_start_is_an_event_on_it(walk: Walk) -> None:
-    walk.cluster.apply(SHARE.format(name="odd", config=UNKNOWN))
+    # As a claim from before the policy that refuses it at once.
+    walk.kubectl("delete", "validatingadmissionpolicybinding", "apportion-shareconfig")
+    odd = SHARE.format(name="odd", config=UNKNOWN)
+    apply = partial(walk.cluster.kubectl, "apply", "-f", "-", input=odd, check=False)
+    walk.until("taken", lambda: apply().returncode, 0)
     walk.until(
         "events",
         lambda: "PrepareRefused" in walk.kubectl("describe", "pod", "odd"),
