@@ -14,7 +14,7 @@ BENCH_ARGS ?=
 PLUGIN_SOURCES := $(shell find plugin -name '*.py' -o -name '*.pyi' -o -name py.typed) pyproject.toml README.md
 SAY = @printf '\033[1m== %s\033[0m\n'
 
-.PHONY: test-gpu gpu-bundle bench-prepare bench-shim soak help demo can-run test setup lint types proto shim fakes wheel image cluster-build check unit clean
+.PHONY: test-matrix test-gpu gpu-bundle bench-prepare bench-cores bench-shim soak help demo demo-kueue can-run test setup lint types proto shim fakes wheel image cluster-build check unit clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -22,6 +22,9 @@ help: ## this list
 KEPT := $(filter-out 0 no false,$(KEEP))
 demo: can-run setup wheel shim fakes ## lab A on a real Kubernetes with two simulated T4s (KEEP=1 leaves it up)
 	@$(PY) -m tests.lab $(if $(KEPT),--keep)
+
+demo-kueue: can-run setup wheel shim fakes ## lab B: whole cards and shares under Kueue's quotas (KEEP=1 likewise)
+	@$(PY) -m tests.lab --lab b $(if $(KEPT),--keep)
 
 # Said before minutes of building, not after.
 can-run:
@@ -64,12 +67,16 @@ $(BUILD)/.wheel: $(BUILD)/.setup $(PLUGIN_SOURCES)
 	@$(VENV)/bin/pip install --quiet --no-deps --force-reinstall $(BUILD)/dist/*.whl
 	@touch $@
 
-cluster-build: setup ## Kubernetes, etcd and containerd from source, once, into the cache
+cluster-build: setup ## Kubernetes, etcd, containerd and Kueue from source, once, into the cache
 	$(PY) -m tests.harness build
 
 image: setup ## the Dockerfile's image, as an OCI archive in the cache
 	$(SAY) "image"
 	$(PY) -m tests.lab --build-only
+
+test-matrix: setup wheel shim fakes image ## the cluster tier on each Kubernetes of tests/harness/versions.py (VERSIONS="1.34 1.37")
+	$(SAY) "the cluster tier on $(or $(VERSIONS),every version)"
+	@$(PY) -m tests.matrix $(VERSIONS) --table $(BUILD)/matrix.md
 
 test-gpu: ## the tests and measurements before a real GPU (docs/gpu-testing.md)
 	scripts/test_gpu.sh $(PYTEST_ARGS)
@@ -80,6 +87,10 @@ gpu-bundle: setup ## one file of at most 64 MiB to do that on a machine without 
 bench-shim: setup ## what the front libraries cost; last line of output: JSON
 	$(SAY) "what the front libraries cost"
 	@$(PY) -m bench.shim $(BENCH_ARGS)
+
+bench-cores: setup ## how exactly shares get their cores, on simulated GPUs; one line of JSON last
+	$(SAY) "how exactly shares get their cores"
+	@$(PY) -m bench.cores $(BENCH_ARGS)
 
 check: unit
 unit: wheel ## unit tier; each pure module is covered by 95 % or more

@@ -1,7 +1,8 @@
 """`python -m bench.prepare`: a table as it goes, and one line of JSON at the end.
 
-Milliseconds of single calls at 0, 100, 500 and 1000 prepared claims, between them in turns what a
-Prepare is made of (a GET, a file made durable); then 8 calls at once, a batch of 50, a restart.
+Milliseconds of single calls at 0, 100, 500 and 1000 prepared claims, and beside them what a Prepare
+is made of (a GET, a file made durable, an empty call); then 8 calls at once, a batch of 50, a
+restart.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def _measure(site: Site) -> dict[str, Any]:
     result: dict[str, Any] = {"start_to_slice_s": round(site.start(), 2)}
     _say(f"start to slice {result['start_to_slice_s']} s")
     gets, files = Gets(site.server), Files(site.host.root / "anchor")
+    empties: list[float] = []
     prepared: list[Claim] = []
     tables: dict[str, dict[str, float]] = {"prepare_p50_ms": {}, "prepare_p99_ms": {}}
     unprepares: list[float] = []
@@ -64,6 +66,7 @@ def _measure(site: Site) -> dict[str, Any]:
         spent = site.cpu() - began
         gets_before, files_before = len(gets.seconds), len(files.seconds)
         times, removals = _one_by_one(site, probes, gets, files)
+        empties += [site.prepare() for _ in range(50)]
         unprepares += removals
         tables["prepare_p50_ms"][str(level)] = p50_ms(times)
         tables["prepare_p99_ms"][str(level)] = p99_ms(times)
@@ -82,6 +85,7 @@ def _measure(site: Site) -> dict[str, Any]:
         "unprepare_p50_ms": p50_ms(unprepares),
         "fsync_p50_ms": p50_ms(files.seconds),
         "api_get_p50_ms": p50_ms(gets.seconds),
+        "empty_call_p50_ms": p50_ms(empties),
         "rss_mib_1000": _rss(site),
     }
     return result | _together(site, probes, prepared)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.fakegpu import MAX_GPUS, T4
-from tests.node.support.apiserver import ApiServer, add_node
+from tests.node.support.apiserver import ADMIN, ApiServer, add_node
 from tests.node.support.claims import allocated, share
 from tests.node.support.kubelet import FakeKubelet, until
 from tests.node.support.plugin import DRIVER, Host, PluginProcess
@@ -75,8 +75,17 @@ class Site:
         return time.perf_counter() - began
 
     def _exec(self) -> None:
-        settings = {"kubeconfig": str(self.server.kubeconfig())} | _DEFAULTS
-        self.plugin = PluginProcess(self.host, _NODE, str(uuid.uuid4()), settings)
+        """Start the plugin with what a pod finds of its ServiceAccount."""
+        account = self.host.root / "account"
+        account.mkdir(exist_ok=True)
+        shutil.copy(self.server.certificate, account / "ca.crt")
+        (account / "token").write_text(ADMIN)
+        settings = {"service_account_dir": str(account)} | _DEFAULTS
+        address = {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(self.server.port),
+        }
+        self.plugin = PluginProcess(self.host, _NODE, str(uuid.uuid4()), settings, address)
 
     def _connected(self) -> bool:
         assert self.plugin

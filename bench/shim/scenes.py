@@ -107,7 +107,6 @@ class Bench:
     def build(self) -> None:
         say("building")
         support.build("client", "storm")
-        support.make_cache()
         support.make(HERE, f"BUILD={BUILD}", f"FAKES={support.LIBDIR}")
 
     def container(self, driver: Path, *, memory: int = SHARE) -> support.Container:

@@ -1,0 +1,1 @@
+"""How exactly shares get their cores, and what that costs."""
