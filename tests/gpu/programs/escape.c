@@ -1,4 +1,4 @@
-/* Ways to take memory of the card, each until it is refused: `escape <way>`.
+/* Ways to take memory of the card, each until it is refused: `escape <way> [<file of an image>]`.
  *
  * Prints one line, "<result> <number of grants>", and holds what it got until its standard input
  * ends, so that somebody outside can ask the management library what the card gave. The result is
@@ -215,20 +215,19 @@ static int module_of(const char *text)
 }
 
 /* A variable of 256 MiB in a module. */
+static const char *image = PTX_HEAD ".visible .global .align 16 .b8 big[268435456];\n"
+                                    ".visible .entry nothing() { ret; }\n";
+
 static int modules(void)
 {
-    return module_of(PTX_HEAD ".visible .global .align 16 .b8 big[268435456];\n"
-                              ".visible .entry nothing() { ret; }\n");
+    return module_of(image);
 }
 
 static int libraries(void)
 {
     void *library_handle = NULL, *kernel = NULL, *function = NULL;
     int result = CALL(cuLibraryLoadData, void **, const void *, void *, void *, unsigned, void *,
-                      void *, unsigned)(&library_handle,
-                                        PTX_HEAD ".visible .global .align 16 .b8 big[268435456];\n"
-                                                 ".visible .entry nothing() { ret; }\n",
-                                        NULL, NULL, 0, NULL, NULL, 0);
+                      void *, unsigned)(&library_handle, image, NULL, NULL, 0, NULL, NULL, 0);
     if (result)
         return result;
     must(CALL(cuLibraryGetKernel, void **, void *, const char *)(&kernel, library_handle,
@@ -336,14 +335,25 @@ static const struct {
     {"graphs", graphs, MOST / (512 * MIB)},
 };
 
+static const char *read_image(const char *path)
+{
+    static char bytes[1 << 16];
+    FILE *file = fopen(path, "rb");
+    must(!file || fread(bytes, 1, sizeof bytes, file) == 0, path);
+    (void)fclose(file);
+    return bytes;
+}
+
 int main(int argc, char **argv)
 {
     void *context = NULL;
     library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (argc != 2 || !library) {
-        fprintf(stderr, "usage: escape <way>, with a libcuda.so.1\n");
+    if (argc < 2 || argc > 3 || !library) {
+        fprintf(stderr, "usage: escape <way> [<file of an image>], with a libcuda.so.1\n");
         return 2;
     }
+    if (argc == 3)
+        image = read_image(argv[2]);
     must(CALL(cuInit, unsigned)(0), "cuInit");
     must(CALL(cuDevicePrimaryCtxRetain, void **, int)(&context, 0), "a context");
     must(CALL(cuCtxSetCurrent, void *)(context), "cuCtxSetCurrent");
