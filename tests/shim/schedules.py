@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from tests.shim.support import GIB, MARK, Container, Share, limits_text, uuid
+from tests.shim.support import GIB, MARK, WAIT_S, Container, Share, limits_text, uuid
 
 MS: Final = 1_000_000
 NAME: Final = "schedule"
@@ -97,6 +97,7 @@ def write(share: Share, state: bytes) -> None:
 
 def wait_until_wanted(share: Share) -> None:
     """Wait until a launch is held back, or has passed."""
-    before = Account.of(share).wanted
+    before, deadline = Account.of(share).wanted, time.monotonic() + WAIT_S
     while Account.of(share).wanted == before:
+        assert time.monotonic() < deadline, "no launch came to the gate"
         time.sleep(0.001)

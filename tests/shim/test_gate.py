@@ -56,6 +56,25 @@ def test_launches_of_every_kind_wait_for_the_slot(
     assert app.ask("sync") == 0
 
 
+def test_launches_wait_in_every_stream(container: Container) -> None:
+    share = timeslice(container)
+    with container.client().start() as app:
+        streams = range(5)  # 0: the default one
+        for stream in streams[1:]:
+            assert app.ask("pool-stream", stream) == [OK]
+        assert [app.ask("graph-kernel", stream) for stream in streams] == [[OK]] * len(streams)
+        for stream in streams:
+            write(share, CLOSED)
+            waited = Account.of(share).waited
+            app.send("graph-kernel", stream)
+            wait_until_wanted(share)
+            wait_until_wanted(share)
+            assert Account.of(share).waited == waited
+            write(share, OPEN)
+            assert app.read() == [OK]
+            assert Account.of(share).waited > waited
+
+
 def test_without_a_limit_by_time_nothing_waits_or_is_counted(
     container: Container, running: ExitStack
 ) -> None:

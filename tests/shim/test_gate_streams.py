@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from tests.fakes import FakeDriver
 from tests.shim.cores import executes_in_time
 from tests.shim.load import Load
 from tests.shim.schedules import (
@@ -113,9 +114,12 @@ def test_loads_of_a_share_have_the_memory_and_the_time_together(container: Conta
     """Two contexts fit into its memory, a third one does not until one of them has gone."""
     share = timeslice(container, state_bytes([(0, 30 * MS)]), memory=250 * MIB)
     executes_in_time(container)
+    driver = FakeDriver(container.state)
+    driver.count("cuDevicePrimaryCtxRetain")
     with ExitStack() as running:
         loads = [running.enter_context(Load(container.command("/run/bin/load"))) for _ in range(3)]
         assert [load.ask("start", 0) for load in loads] == [OK, OK, OOM]
+        assert driver.counted == 2  # the third was refused before the driver made it
         for load in loads[:2]:
             load.send("queue", 2 * MS, 20, "plain")
         assert [load.line() for load in loads[:2]] == ["0", "0"]

@@ -13,11 +13,11 @@ from tests.shim.support import REPO
 
 HERE = Path(__file__).parent
 # Not about what a front does in an application, or about binaries that are not watched, or (the
-# image's) always are.
+# image's, the gate's cases) always are.
 OTHERS = {
     "test_binaries", "test_escapes", "test_fakes", "test_fakes_cuda", "test_ldcache",
-    "test_gate_time", "test_image", "test_unpack", "test_ledger_model", "test_links", "test_parts",
-    "test_resolution", "test_sanitizers",
+    "test_gate_cases", "test_gate_time", "test_image", "test_unpack", "test_ledger_model",
+    "test_links", "test_parts", "test_resolution", "test_sanitizers",
 }  # fmt: skip
 MODULES = sorted(path.stem for path in HERE.glob("test_*.py") if path.stem not in OTHERS)
 

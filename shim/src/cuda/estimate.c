@@ -52,8 +52,8 @@ void ap_estimate_forget(struct ap_estimates *estimates, uint64_t key)
 {
     uint32_t first = first_place(key);
     for (uint32_t i = first; i < first + WAYS; i++)
-        if (estimates->of[i].key == key)
-            estimates->of[i].samples = 0;
+        if (estimates->of[i].key == key) /* no measurement that is under way is to find it */
+            estimates->of[i] = (struct ap_estimate){.key = 0};
 }
 
 /* NULL: its place was taken by another meanwhile. */

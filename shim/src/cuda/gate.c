@@ -23,19 +23,25 @@
 
 atomic_bool ap_gates_exist;
 
+static bool has_schedule(const struct ap_process *process)
+{
+    for (uint32_t i = 0; i < process->share_count; i++)
+        if (process->shares[i].schedule)
+            return true;
+    return false;
+}
+
 /* Where shares could not be read for want of something, launches come here and look again. */
 void ap_gates_look(void)
 {
     struct ap_process *process = ap_process();
-    bool any = false;
-    if (!process)
-        return;
-    ap_lock(&process->lock);
-    bool all = ap_shares_scan(process, APPORTION_SHARES_DIR) == 0;
-    for (uint32_t i = 0; i < process->share_count; i++)
-        any = any || process->shares[i].schedule;
-    ap_unlock(&process->lock);
-    atomic_store(&ap_gates_exist, any || !all);
+    bool none = false;
+    if (process) {
+        ap_lock(&process->lock);
+        none = ap_shares_scan(process, APPORTION_SHARES_DIR) == 0 && !has_schedule(process);
+        ap_unlock(&process->lock);
+    }
+    atomic_store(&ap_gates_exist, !none);
 }
 
 static bool has_gate(const struct ap_gpu *gpu)
@@ -295,22 +301,24 @@ static void rest(const struct wait *wait)
         pause_a_little();
 }
 
+/* The time is read with the lock: what others noted since would lie in the future otherwise. Where
+ * another thread looks, which takes long while it ends a context, it goes by what is known. */
 static void wait_for_turn(struct ap_process *process, struct ap_gate *gate, struct ap_pass *pass)
 {
     struct wait wait = {0};
+    bool in_vain = false; /* it has tried to look */
     for (;;) {
-        uint64_t now = ap_now_ns();
         ap_lock(&gate->lock);
-        bool stale = is_unfinished(gate) && now - gate->looked >= LOOK_AGAIN &&
+        uint64_t now = ap_now_ns();
+        bool stale = !in_vain && is_unfinished(gate) && now - gate->looked >= LOOK_AGAIN &&
                      ap_work_left(gate->from, gate->work, now, false) == 0;
         bool goes = !stale && try(gate, pass, &wait, now);
-        stale = stale || (!goes && look_might_help(gate, &wait, now));
+        stale = stale || (!goes && !in_vain && look_might_help(gate, &wait, now));
         ap_unlock(&gate->lock);
         if (goes)
             return;
-        if (stale)
-            ap_gate_look(process, gate);
-        else
+        in_vain = stale && !ap_gate_look(process, gate);
+        if (!stale)
             rest(&wait);
     }
 }

@@ -156,7 +156,7 @@ void ap_gate_mark(struct ap_process *process, struct ap_gate *gate, CUstream str
     if (!record(gate, stream, per_thread) && !record_in_its_context(gate, stream, per_thread))
         assume(gate);
     ap_capture_restore(mode);
-    ap_gate_look(process, gate);
+    (void)ap_gate_look(process, gate);
 }
 
 /* It becomes the context's last event. */
@@ -264,10 +264,10 @@ static void advance(struct ap_gate *gate)
         gate->head++;
 }
 
-void ap_gate_look(struct ap_process *process, struct ap_gate *gate)
+bool ap_gate_look(struct ap_process *process, struct ap_gate *gate)
 {
     if (!real_cuda()->cuEventQuery || !ap_try_lock(&process->gate_look))
-        return;
+        return false;
     int mode = ap_capture_relax(process);
     ap_lock(&gate->lock);
     uint32_t head = gate->head, tail = gate->tail;
@@ -279,6 +279,7 @@ void ap_gate_look(struct ap_process *process, struct ap_gate *gate)
     ap_unlock(&gate->lock);
     ap_capture_restore(mode);
     ap_unlock(&process->gate_look);
+    return true;
 }
 
 void ap_gate_before_end(struct ap_process *process)

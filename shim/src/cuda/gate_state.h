@@ -99,7 +99,7 @@ void ap_gate_mark(struct ap_process *process, struct ap_gate *gate, CUstream str
 void ap_gate_anchor(struct ap_process *process, struct ap_gate *gate, CUstream stream,
                     bool per_thread);
 
-/* Looks which events were reached. Waits for nothing. */
-void ap_gate_look(struct ap_process *process, struct ap_gate *gate);
+/* Looks which events were reached. Waits for nothing. False: another thread is at it. */
+bool ap_gate_look(struct ap_process *process, struct ap_gate *gate);
 
 #endif

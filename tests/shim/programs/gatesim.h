@@ -59,5 +59,6 @@ double gpu_served(unsigned queue);
 
 /* gatesim_process.c: what the gate finds around it. */
 void process_make(struct tenant *tenant, unsigned slot);
+extern unsigned contexts_ended; /* with their events: who uses one of those is ended */
 
 #endif

@@ -12,13 +12,22 @@
 enum { NOT_READY = 600 };
 
 struct CUevent_st {
-    unsigned queue;
+    unsigned queue, context;
     uint64_t work, recorded;
 };
+
+unsigned contexts_ended;
+
+static void touch(const struct CUevent_st *event)
+{
+    if (event->context != contexts_ended)
+        abort();
+}
 
 /* 0: it was not. */
 static uint64_t reached(const struct CUevent_st *event)
 {
+    touch(event);
     uint64_t done = event->work ? gpu_done_at(event->queue, event->work) : event->recorded;
     return done && done < event->recorded ? event->recorded : done;
 }
@@ -31,11 +40,13 @@ static CUresult create(CUevent *event, unsigned int flags)
     (void)flags;
     sim_pass(1000);
     *event = calloc(1, sizeof **event);
+    (*event)->context = contexts_ended;
     return CUDA_SUCCESS;
 }
 
 static CUresult destroy(CUevent event)
 {
+    touch(event);
     free(event);
     return CUDA_SUCCESS;
 }
@@ -43,6 +54,7 @@ static CUresult destroy(CUevent event)
 static CUresult record(CUevent event, CUstream stream)
 {
     (void)stream;
+    touch(event);
     sim_pass(1500);
     event->queue = sim_tenant()->queue;
     event->work = gpu_submitted(event->queue);

@@ -116,6 +116,9 @@ void test_estimates(unsigned seed)
     CHECK(!ap_estimate_is_clean(&estimates, items, 2));
     ap_estimate_forget(&estimates, keys[1]);
     CHECK(!ap_estimate_all_known(&estimates, items, 2));
+    ap_estimate_learn(&estimates, items, 2, 7000); /* was under way */
+    CHECK(items[1].place == ap_estimate_place(&estimates, keys[1]));
+    CHECK(!ap_estimate_all_known(&estimates, items, 2));
     ap_estimate_assume(&estimates, items, 2, 123);
     CHECK(estimates.of[items[1].place].time == 123);
     /* What is not known is forgotten at nobody's cost. */
