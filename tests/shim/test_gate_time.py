@@ -69,6 +69,15 @@ def test_two_shares_get_their_parts(first: int, kernels: tuple[int, int]) -> Non
     assert sum(parts) > 97
 
 
+def test_the_end_of_a_neighbours_kernel_in_the_slot_is_not_taken_for_ones_own_work() -> None:
+    works = (work(40_000, 50), work(400_000, 4))
+    alone = [shares("none:" + each)[0] for each in works]
+    four = shares(*(f"{slot(25 * i, 25)}:{works[i % 2]}" for i in range(4)))
+    parts = [100 * part / alone[i % 2] for i, part in enumerate(four)]
+    assert all(abs(part - 25) < 1 for part in parts)
+    assert sum(parts) > 97.5
+
+
 def test_kernels_of_different_lengths_in_one_stream() -> None:
     part, *_ = shares(f"{slot(0, 30)}:{work('40000/5000000/400000', 10)}")
     assert abs(part - 30) < 1
@@ -83,9 +92,10 @@ def test_threads_of_a_share_have_its_part_together() -> None:
     ("kernel_ns", "batch"), [(40_000, 50), (400_000, 10), (5_000_000, 2), (50_000_000, 1)]
 )
 def test_processes_of_a_share_have_its_part_together(kernel_ns: int, batch: int) -> None:
+    """More than that of what three alone do: within a share they change turns less often."""
     alone, *_ = shares("none:" + work(kernel_ns, batch, processes=3))
     part, *_ = shares(f"{slot(0, 30)}:{work(kernel_ns, batch, processes=3)}")
-    assert abs(100 * part / alone - 30) < 2.5
+    assert 0.3 * alone - 2.5 < part < 31
 
 
 def test_slots_in_pieces_and_around_the_periods_end() -> None:

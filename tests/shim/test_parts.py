@@ -17,7 +17,8 @@ FUZZ = REPO / "tests" / "shim" / "fuzz"
 @pytest.mark.parametrize(
     "test",
     [
-        "table", "ledger-threads", "ledger-kills", "calendar", "estimates", "launches", "schedule",
+        "table", "ledger-threads", "ledger-kills", "calendar", "estimates", "longer-once",
+        "launches", "schedule",
     ],
 )  # fmt: skip
 def test_part(build: str, test: str) -> None:

@@ -6,6 +6,8 @@
 #define SLOWLY 8      /* samples that a time is the mean of */
 #define QUICKLY 2     /* when it seems to have changed */
 #define CHANGED 2.0   /* times longer or shorter */
+#define BELIEVED 3u   /* measurements in a row that say so much longer */
+#define NOISE 500e3   /* ns that others' work adds to a measurement now and then */
 #define UNCLEAN 4u    /* measurements in a row that leave a time in doubt */
 #define MIXED 0.25    /* that an estimate changes by, at most, when there are several */
 
@@ -118,22 +120,33 @@ static double concentration(const struct ap_estimates *estimates, const struct a
     return sum > 0 ? sum : 1;
 }
 
+/* How much of the way an estimate goes to what was measured. Work that took longer than it does by
+ * itself had others beside it, or waited; nothing makes it shorter. So what is shorter is believed
+ * at once, what is longer the less the less work was measured, and quickly only when it goes on. */
+static double trust(struct ap_estimate *estimate, double expected, double factor, bool alone)
+{
+    double inertia = estimate->samples < SLOWLY ? estimate->samples + 1 : SLOWLY;
+    bool longer = factor > CHANGED;
+    estimate->longer = !longer ? 0 : estimate->longer < BELIEVED ? estimate->longer + 1 : BELIEVED;
+    bool changed = longer ? estimate->longer == BELIEVED : factor < 1 / CHANGED;
+    if (alone && changed && inertia > QUICKLY)
+        inertia = QUICKLY;
+    return factor > 1 ? expected / (expected + NOISE) / inertia : 1 / inertia;
+}
+
 /* The estimates grow or shrink part of the way, those the more that take more of the time (least
- * mean squares, of logarithms). One kind alone that has changed much is followed quickly. */
+ * mean squares, of logarithms). */
 static void learn_known(struct ap_estimates *estimates, const struct ap_item *items,
                         uint32_t count, uint64_t took)
 {
     double expected = (double)ap_estimate_sum(estimates, items, count, 0) + 1;
     double factor = (double)took / expected;
     double whole = concentration(estimates, items, count, expected);
-    bool changed = count == 1 && (factor > CHANGED || factor < 1 / CHANGED);
     for (uint32_t i = 0; i < count; i++) {
         struct ap_estimate *estimate = &estimates->of[items[i].place];
         double part = (double)ap_estimate_sum(estimates, &items[i], 1, 0) / expected;
-        uint32_t inertia = estimate->samples < SLOWLY ? estimate->samples + 1 : SLOWLY;
-        if (changed && inertia > QUICKLY)
-            inertia = QUICKLY;
-        double step = (factor - 1) * (part / whole) / inertia, time = (double)estimate->time;
+        double time = (double)estimate->time, step = (factor - 1) * (part / whole);
+        step *= trust(estimate, expected, factor, count == 1);
         if (count > 1 && step > MIXED)
             step = MIXED;
         else if (count > 1 && step < -MIXED)

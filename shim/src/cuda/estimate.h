@@ -14,6 +14,7 @@ struct ap_estimate {
     uint32_t samples; /* 0: the time is not known */
     uint32_t trials;  /* launches under way that will tell it */
     uint32_t unclean; /* measurements since the last one that had the GPU for itself */
+    uint32_t longer;  /* measurements in a row that took much longer */
 };
 
 /* All zero is empty. A new key may take the place of another; that one is then learnt anew. */

@@ -17,7 +17,8 @@ enum {
     LATE_NS = 55000,    /* that a sleep takes too long, and up to as much again */
     CLOCK_NS = 40,
     SLICE_NS = 2000000, /* contexts take turns by these */
-    SWITCH_NS = 100000, /* that nothing runs in meanwhile */
+    SWITCH_NS = 180000, /* that nothing runs in meanwhile */
+    EVENT_NS = 2100,    /* of the GPU, for an event */
 };
 
 struct share_files {
@@ -52,10 +53,11 @@ uint64_t sim_random(uint64_t below);
 
 /* gatesim_gpu.c: queues of work, first come first served in each. */
 void gpu_submit(unsigned queue, uint64_t length);
+void gpu_submit_event(unsigned queue);
 uint64_t gpu_submitted(unsigned queue);          /* work, ever */
 uint64_t gpu_done_at(unsigned queue, uint64_t work); /* when that much was done; 0: not yet */
 void gpu_wait(unsigned queue);
-double gpu_served(unsigned queue);
+double gpu_served(unsigned queue);              /* of it, events left out */
 
 /* gatesim_process.c: what the gate finds around it. */
 void process_make(struct tenant *tenant, unsigned slot);

@@ -13,7 +13,7 @@ enum { NOT_READY = 600 };
 
 struct CUevent_st {
     unsigned queue, context;
-    uint64_t work, recorded;
+    uint64_t work;
 };
 
 unsigned contexts_ended;
@@ -28,8 +28,7 @@ static void touch(const struct CUevent_st *event)
 static uint64_t reached(const struct CUevent_st *event)
 {
     touch(event);
-    uint64_t done = event->work ? gpu_done_at(event->queue, event->work) : event->recorded;
-    return done && done < event->recorded ? event->recorded : done;
+    return gpu_done_at(event->queue, event->work);
 }
 
 struct real_cuda ap_real_cuda;
@@ -57,8 +56,8 @@ static CUresult record(CUevent event, CUstream stream)
     touch(event);
     sim_pass(1500);
     event->queue = sim_tenant()->queue;
+    gpu_submit_event(event->queue);
     event->work = gpu_submitted(event->queue);
-    event->recorded = sim_now();
     return CUDA_SUCCESS;
 }
 

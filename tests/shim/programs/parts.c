@@ -32,6 +32,7 @@ int main(int argc, char **argv)
         {"ledger-kills", test_ledger_kills},
         {"calendar", test_calendar},
         {"estimates", test_estimates},
+        {"longer-once", test_what_takes_longer_once},
         {"launches", test_launches},
         {"schedule", test_schedule},
     };

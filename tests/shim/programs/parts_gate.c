@@ -95,17 +95,17 @@ void test_estimates(unsigned seed)
                                {keys[1], ap_estimate_place(&estimates, keys[1]), 1}};
     CHECK(!ap_estimate_all_known(&estimates, items, 2));
     CHECK(ap_estimate_sum(&estimates, items, 2, 7) == 14);
-    ap_estimate_learn(&estimates, items, 1, 1000);
-    ap_estimate_learn(&estimates, items, 2, 6000);
-    CHECK(ap_estimate_sum(&estimates, items, 2, 0) == 6000);
-    CHECK(estimates.of[items[1].place].time == 5000);
+    ap_estimate_learn(&estimates, items, 1, 10000);
+    ap_estimate_learn(&estimates, items, 2, 60000);
+    CHECK(ap_estimate_sum(&estimates, items, 2, 0) == 60000);
+    CHECK(estimates.of[items[1].place].time == 50000);
     for (int i = 0; i < 400; i++) {
         items[0].count = 1 + (uint32_t)rand_r(&seed) % 9;
         items[1].count = (uint32_t)rand_r(&seed) % 4;
-        ap_estimate_learn(&estimates, items, 2, items[0].count * 3000 + items[1].count * 40000);
+        ap_estimate_learn(&estimates, items, 2, items[0].count * 30000 + items[1].count * 400000);
     }
-    CHECK(labs((long)estimates.of[items[0].place].time - 3000) < 600);
-    CHECK(labs((long)estimates.of[items[1].place].time - 40000) < 4000);
+    CHECK(labs((long)estimates.of[items[0].place].time - 30000) < 6000);
+    CHECK(labs((long)estimates.of[items[1].place].time - 400000) < 40000);
     for (unsigned i = 0; i < 3; i++)
         ap_estimate_measured(&estimates, items, 2, false);
     CHECK(ap_estimate_is_clean(&estimates, items, 2));
@@ -127,6 +127,31 @@ void test_estimates(unsigned seed)
     CHECK(ap_estimate_all_known(&estimates, items, 2));
     for (uint64_t i = 0; i < 4 * AP_ESTIMATES; i++)
         (void)ap_estimate_place(&estimates, ap_estimate_key(&one, i << 32 | i));
+}
+
+/* What others' work adds to a measurement now and then says little, the less work it measured; what
+ * goes on is believed soon, and what is shorter at once. */
+void test_what_takes_longer_once(unsigned seed)
+{
+    static struct ap_estimates estimates;
+    int one = 0;
+    struct ap_item item = {.key = ap_estimate_key(&one, 1), .count = 1};
+    item.place = ap_estimate_place(&estimates, item.key);
+    uint64_t *time = &estimates.of[item.place].time;
+    for (int i = 0; i < 200; i++) {
+        ap_estimate_learn(&estimates, &item, 1, 40000 + (i % 8 == 7 ? 400000 : 0));
+        item.count = 1 + (uint32_t)rand_r(&seed) % 2;
+        ap_estimate_learn(&estimates, &item, 1, item.count * 40000);
+        CHECK(*time > 39000 && *time < 48000);
+        item.count = 1;
+    }
+    item.count = 12;
+    for (int i = 0; i < 8; i++)
+        ap_estimate_learn(&estimates, &item, 1, 12 * 400000);
+    CHECK(*time > 300000 && *time < 410000);
+    for (int i = 0; i < 4; i++)
+        ap_estimate_learn(&estimates, &item, 1, 12 * 40000);
+    CHECK(*time < 80000);
 }
 
 static enum ap_launch_answer answer(struct ap_launch_question question)
