@@ -131,6 +131,8 @@ static double trust(struct ap_estimate *estimate, double expected, double factor
     bool changed = longer ? estimate->longer == BELIEVED : factor < 1 / CHANGED;
     if (alone && changed && inertia > QUICKLY)
         inertia = QUICKLY;
+    if (factor > 1 && estimate->unclean > 0 && estimate->unclean < UNCLEAN)
+        return 0;
     return factor > 1 ? expected / (expected + NOISE) / inertia : 1 / inertia;
 }
 

@@ -45,7 +45,7 @@ static uint64_t claim(_Atomic uint64_t *until, uint64_t from, uint64_t to)
 }
 
 /* Time after the slots is paid back, by what it took from their owners. */
-static uint64_t count_overrun(struct ap_gate *gate, const struct ap_mark *mark, uint64_t at)
+static void count_overrun(struct ap_gate *gate, const struct ap_mark *mark, uint64_t at)
 {
     struct apportion_ledger_cores *cores = ap_gate_cores(gate);
     uint64_t took = at - gate->from;
@@ -55,21 +55,20 @@ static uint64_t count_overrun(struct ap_gate *gate, const struct ap_mark *mark, 
                  ap_estimate_is_clean(&gate->estimates, mark->items, mark->count);
     ap_estimate_measured(&gate->estimates, mark->items, mark->count, outside == 0);
     if (outside == 0)
-        return 0;
+        return;
     uint64_t paid = ap_overrun_paid(took, known ? mark->work : 0, outside);
     uint64_t from = claim(&cores->taken_until_ns, gate->from, at);
     uint64_t mine = (at - from) - ap_calendar_allowed(&gate->calendar, from, at);
     atomic_fetch_add_explicit(&cores->overrun_ns, mine, memory_order_relaxed);
     change_carry(gate, -(int64_t)(mine < paid ? mine : paid));
-    return outside - paid;
 }
 
 void ap_gate_done(struct ap_gate *gate, struct ap_mark *mark, uint64_t at)
 {
     if (at > gate->from) {
         uint64_t took = at - gate->from;
-        uint64_t lost = count_overrun(gate, mark, at);
-        ap_estimate_learn(&gate->estimates, mark->items, mark->count, took - lost);
+        count_overrun(gate, mark, at);
+        ap_estimate_learn(&gate->estimates, mark->items, mark->count, took);
         atomic_fetch_add_explicit(&ap_gate_cores(gate)->used_ns, took, memory_order_relaxed);
         gate->from = at;
     } else {
