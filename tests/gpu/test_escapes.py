@@ -38,8 +38,8 @@ WAYS = {
 
 FOLDER = Path(__file__).with_name("images")
 IMAGES = ("ptx-size.fatbin", "ptx-speed.fatbin", "cubin-size.fatbin", "cubin-speed.fatbin")
-"""By fatbinary 13.5 with --compress-all and these modes, Zstandard and LZ4: a variable of 256 MiB in
-PTX for 7.5, and in cubins for 7.5 and 9.0."""
+"""By fatbinary 13.5 with --compress-all and these modes, Zstandard and LZ4: a variable of 256 MiB
+in PTX for 7.5, and in cubins for 7.5 and 9.0."""
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,6 @@ from apportion.model import GpuUuid
 from tests.fakes.fakegpu import DEFAULT_GPUS, FakeDriver
 from tests.shim import support
 
-_LIBDIR = support.FAKES / "root/usr/lib/x86_64-linux-gnu"
-
 # A front that shows the share's size and refuses nothing.
 _IDLE_FRONT = """
 #include <stddef.h>
@@ -69,7 +67,9 @@ def front(tmp_path: Path) -> Path:
 
 
 def trial(front: Path, uuid: str = DEFAULT_GPUS[1].uuid) -> Trial:
-    cuda, nvml = ((_LIBDIR / name).resolve() for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
+    cuda, nvml = (
+        (support.LIBDIR / name).resolve() for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+    )
     return Trial(front, cuda, nvml, (("libother.so.1", str(nvml)),), GpuUuid(uuid))
 
 
@@ -146,7 +146,7 @@ def test_a_driver_that_wants_for_memory_itself_leaves_all_in_doubt(
 ) -> None:
     # The total is the front's own; without one, it is the driver's that says so.
     if function == "cuDeviceTotalMem":
-        shutil.copy(_LIBDIR / "libcuda.so.1", front / "libcuda.so.1")
+        shutil.copy(support.LIBDIR / "libcuda.so.1", front / "libcuda.so.1")
     fake.inject(None, function, 2)
     assert verdict(trial(front), fake) == proof.Verdict("", 0, f"{function} gave CUDA error 2")
 
@@ -194,13 +194,13 @@ def test_i3_the_driver_without_a_front_fails(tmp_path: Path, fake: FakeDriver) -
     bare = tmp_path / "bare"
     bare.mkdir()
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        shutil.copy(_LIBDIR / name, bare / name)
+        shutil.copy(support.LIBDIR / name, bare / name)
     with pytest.raises(EnforcementError, match=r"cuDeviceTotalMem says .* instead of the share's"):
         run(trial(bare), fake)
 
 
 def test_a_front_of_cuda_alone_fails(front: Path, fake: FakeDriver) -> None:
-    shutil.copy(_LIBDIR / "libnvidia-ml.so.1", front / "libnvidia-ml.so.1")
+    shutil.copy(support.LIBDIR / "libnvidia-ml.so.1", front / "libnvidia-ml.so.1")
     with pytest.raises(EnforcementError, match="nvmlDeviceGetMemoryInfo says"):
         run(trial(front), fake)
 
