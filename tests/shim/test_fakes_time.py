@@ -76,7 +76,8 @@ def test_work_takes_its_time_and_no_more(t4s: Machine, load: Callable[..., Load]
     assert alone.ask("timed", 3 * MS, 20) >= 60 * MS
     assert alone.ask("query") == 0
     seen = card(t4s.driver, 0)
-    assert seen.busy - before.busy == seen.served(alone.pid) == 60 * MS
+    assert seen.busy - before.busy == seen.served(alone.pid)
+    assert 60 * MS <= seen.served(alone.pid) < 60.01 * MS  # an event takes 2 us of the GPU
     assert seen.at - before.at >= 60 * MS
     assert (seen.switching, seen.switches) == (0, 1)
 

@@ -15,13 +15,18 @@ from tests.shim.support import PROGRAMS
 PERIOD_US = 100_000
 
 
-def shares(*tenants: str, seconds: int = 20, program: str = "gatesim") -> list[float]:
-    """Return the percentage of the GPU that each tenant's work got."""
+def simulated(*tenants: str, seconds: int = 20, program: str = "gatesim") -> list[list[str]]:
+    """Return what it prints for each tenant, word by word."""
     done = subprocess.run(
         [PROGRAMS / program, str(seconds), str(PERIOD_US), *tenants],
         capture_output=True, text=True, check=True, timeout=100,
     )  # fmt: skip
-    return [float(line.split()[1]) for line in done.stdout.splitlines()]
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def shares(*tenants: str, seconds: int = 20, program: str = "gatesim") -> list[float]:
+    """Return the percentage of the GPU that each tenant's work got."""
+    return [float(words[1]) for words in simulated(*tenants, seconds=seconds, program=program)]
 
 
 def slot(start: int, cores: int) -> str:
@@ -76,6 +81,23 @@ def test_the_end_of_a_neighbours_kernel_in_the_slot_is_not_taken_for_ones_own_wo
     parts = [100 * part / alone[i % 2] for i, part in enumerate(four)]
     assert all(abs(part - 25) < 1 for part in parts)
     assert sum(parts) > 97.5
+
+
+@pytest.mark.parametrize("kernels", [(400_000, 400_000), (5_000_000, 400_000)])
+def test_time_is_counted_beside_a_neighbour_as_well(kernels: tuple[int, int]) -> None:
+    """Of which the last kernel may have the GPU when the slot begins."""
+    found = simulated(
+        f"{slot(0, 30)}:{work(kernels[0], 4)}", f"{slot(30, 70)}:{work(kernels[1], 4)}", seconds=10
+    )
+    for words in found:
+        assert float(words[3]) == pytest.approx(100 * float(words[1]), rel=0.06)
+
+
+def test_a_long_kernel_pays_for_all_that_it_overran() -> None:
+    """Two of 5 ms fill its slot to the point, so that each slot ends with a little too much."""
+    pair = shares(f"{slot(0, 10)}:{work(5_000_000, 4)}", f"{slot(10, 90)}:{work(5_000_000, 4)}")
+    assert 8 < pair[0] < 11
+    assert 88 < pair[1] < 91
 
 
 def test_kernels_of_different_lengths_in_one_stream() -> None:

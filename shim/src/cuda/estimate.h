@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #define AP_ESTIMATES 4096u
-#define AP_ITEMS 8u /* kinds of work in one measurement */
+#define AP_ITEMS 32u /* kinds of work in one measurement: a step of training has some tens */
 
 struct ap_estimate {
     uint64_t key;     /* 0: none yet */

@@ -339,7 +339,7 @@ CUresult ap_gate_enter(struct ap_pass *pass, uint64_t key, CUstream stream, bool
         return CUDA_ERROR_OUT_OF_MEMORY;
     wait_for_turn(process, gate, pass);
     if (pass->anchor)
-        ap_gate_anchor(process, gate, stream, per_thread);
+        ap_gate_anchor(process, gate);
     return CUDA_SUCCESS;
 }
 

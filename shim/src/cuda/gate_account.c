@@ -63,7 +63,14 @@ static void count_overrun(struct ap_gate *gate, const struct ap_mark *mark, uint
     change_carry(gate, -(int64_t)(mine < paid ? mine : paid));
 }
 
-void ap_gate_done(struct ap_gate *gate, struct ap_mark *mark, uint64_t at)
+/* An anchor was reached: before that the GPU was not the share's. */
+static void begin_at(struct ap_gate *gate, uint64_t at)
+{
+    if (at > gate->from)
+        gate->from = at;
+}
+
+static void account(struct ap_gate *gate, const struct ap_mark *mark, uint64_t at)
 {
     if (at > gate->from) {
         uint64_t took = at - gate->from;
@@ -75,6 +82,14 @@ void ap_gate_done(struct ap_gate *gate, struct ap_mark *mark, uint64_t at)
         ap_estimate_learn(&gate->estimates, mark->items, mark->count, 1);
     }
     gate->work -= mark->work < gate->work ? mark->work : gate->work;
+}
+
+void ap_gate_done(struct ap_gate *gate, struct ap_mark *mark, uint64_t at)
+{
+    if (mark->count == 0)
+        begin_at(gate, at);
+    else
+        account(gate, mark, at);
     gate->progress = at;
     mark->done = true;
 }

@@ -15,6 +15,7 @@
 
 #define NOT_READY 600 /* CUDA_ERROR_NOT_READY */
 #define STREAMS 8u    /* with unfinished work that one look tells apart */
+#define STREAM_NON_BLOCKING 1 /* CU_STREAM_NON_BLOCKING */
 
 static uint64_t number_of_stream(CUstream stream, bool per_thread)
 {
@@ -82,25 +83,33 @@ static void put_back(struct ap_gate *gate, uint32_t which, CUevent event)
         destroy(event);
 }
 
+/* A mark for this work. False: no room for it, or there is no work. With the gate's lock. */
+static bool push(struct ap_gate *gate, const struct ap_mark *work, CUevent event, uint32_t which,
+                 uint64_t stream)
+{
+    if (gate->tail - gate->head == AP_MARKS)
+        return false;
+    struct ap_mark *mark = ap_gate_mark_at(gate, gate->tail++);
+    *mark = *work;
+    mark->event = event;
+    mark->context = which;
+    mark->stream = stream;
+    mark->queued = mark->seen = ap_now_ns();
+    mark->done = false;
+    return true;
+}
+
 /* What is open becomes a mark. False: no room for it. */
-static bool push(struct ap_gate *gate, CUevent event, uint32_t which, uint64_t stream)
+static bool push_open(struct ap_gate *gate, CUevent event, uint32_t which, uint64_t stream)
 {
     ap_lock(&gate->lock);
-    bool room = gate->tail - gate->head < AP_MARKS && gate->open.count > 0;
-    if (room) {
-        struct ap_mark *mark = ap_gate_mark_at(gate, gate->tail);
-        *mark = gate->open;
-        mark->event = event;
-        mark->context = which;
-        mark->stream = stream;
-        mark->queued = mark->seen = ap_now_ns();
-        mark->done = false;
-        gate->tail++;
+    bool pushed = gate->open.count > 0 && push(gate, &gate->open, event, which, stream);
+    if (pushed) {
         gate->open.count = 0;
         gate->open.work = 0;
     }
     ap_unlock(&gate->lock);
-    return room;
+    return pushed;
 }
 
 /* Nothing will tell how long it takes. */
@@ -130,7 +139,7 @@ static bool record(struct ap_gate *gate, CUstream stream, bool per_thread)
     CUevent event = recorded(gate, stream, per_thread, &which);
     if (!event)
         return false;
-    if (!push(gate, event, which, number_of_stream(stream, per_thread)))
+    if (!push_open(gate, event, which, number_of_stream(stream, per_thread)))
         put_back(gate, which, event); /* no room: it stays open, for the next mark */
     return true;
 }
@@ -159,33 +168,47 @@ void ap_gate_mark(struct ap_process *process, struct ap_gate *gate, CUstream str
     (void)ap_gate_look(process, gate);
 }
 
-/* It becomes the context's last event. */
-static void anchor(struct ap_gate *gate, CUstream stream, bool per_thread)
+/* The context's stream for what is no work of the program's; NULL: the driver would not. What the
+ * program copies from the host, which takes no time of the GPU, holds up nothing in it. */
+static CUstream own_stream(struct ap_gate *gate, uint32_t which)
 {
-    uint32_t which = 0;
-    CUevent event = recorded(gate, stream, per_thread, &which);
-    if (!event)
-        return;
-    ap_lock(&gate->lock);
+    const struct real_cuda *real = real_cuda();
     struct ap_events *events = &gate->contexts[which];
-    CUevent before = events->last;
-    events->last = event;
-    events->last_at = gate->anchored = ap_now_ns();
-    bool kept = !before || keep_event(gate, which, before);
-    ap_unlock(&gate->lock);
-    if (!kept)
-        destroy(before);
+    CUstream made = NULL, none = NULL;
+    CUstream stream = atomic_load_explicit(&events->stream, memory_order_acquire);
+    /* The library's own function: what the driver takes for it is the share's. */
+    if (stream || cuStreamCreate(&made, STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        return stream;
+    if (atomic_compare_exchange_strong(&events->stream, &none, made))
+        return made;
+    if (real->cuStreamDestroy_v2)
+        (void)real->cuStreamDestroy_v2(made);
+    return none;
 }
 
-void ap_gate_anchor(struct ap_process *process, struct ap_gate *gate, CUstream stream,
-                    bool per_thread)
+static void anchor(struct ap_gate *gate)
 {
-    if (!ap_try_lock(&process->gate_look))
-        return; /* somebody looks right now */
+    const struct real_cuda *real = real_cuda();
+    static const struct ap_mark nothing;
+    uint32_t which = 0;
+    CUevent event = take_event(gate, &which);
+    CUstream stream = event ? own_stream(gate, which) : NULL;
+    bool pushed = stream && real->cuEventRecord &&
+                  real->cuEventRecord(event, stream) == CUDA_SUCCESS;
+    if (pushed) {
+        ap_lock(&gate->lock);
+        pushed = push(gate, &nothing, event, which, number_of_stream(stream, false));
+        ap_unlock(&gate->lock);
+    }
+    if (event && !pushed)
+        put_back(gate, which, event);
+}
+
+void ap_gate_anchor(struct ap_process *process, struct ap_gate *gate)
+{
     int mode = ap_capture_relax(process);
-    anchor(gate, stream, per_thread);
+    anchor(gate);
     ap_capture_restore(mode);
-    ap_unlock(&process->gate_look);
 }
 
 /* When the event was reached. `since`: nanoseconds since the context's last one, below 0: not

@@ -13,7 +13,7 @@
 #define AP_EVENT_CONTEXTS 32u
 #define AP_FREE_EVENTS 32u   /* kept for each context */
 
-/* Work and the event behind it. */
+/* Work and the event behind it. Without work it is an anchor: an event that stands before all. */
 struct ap_mark {
     CUevent event;
     uint64_t stream;   /* with its meaning of 0 */
@@ -31,6 +31,7 @@ struct ap_events {
     uint64_t context;  /* 0: free */
     uint32_t count;
     CUevent free[AP_FREE_EVENTS];
+    CUstream _Atomic stream; /* for anchors; ends with the context, too */
     CUevent last;      /* that was seen to be reached, and when that was */
     uint64_t last_at;
 };
@@ -94,10 +95,9 @@ void ap_gate_publish(struct ap_gate *gate);
 void ap_gate_mark(struct ap_process *process, struct ap_gate *gate, CUstream stream,
                   bool per_thread);
 
-/* Puts an event in front of what will be launched on an idle GPU, which is reached at once: from
- * it on times are known exactly, whenever somebody looks. */
-void ap_gate_anchor(struct ap_process *process, struct ap_gate *gate, CUstream stream,
-                    bool per_thread);
+/* Puts an event in front of what will be launched when nothing is queued. It is reached when the
+ * context has the GPU: at once, or after what a neighbour still has there. */
+void ap_gate_anchor(struct ap_process *process, struct ap_gate *gate);
 
 /* Looks which events were reached. Waits for nothing. False: another thread is at it. */
 bool ap_gate_look(struct ap_process *process, struct ap_gate *gate);

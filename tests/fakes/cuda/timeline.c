@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+enum { EVENT_NS = 2100 }; /* of the GPU (H200) */
+
 static unsigned key_of(CUcontext ctx)
 {
 	return cu_device(ctx->device)->gpu.key;
@@ -153,8 +155,11 @@ void cu_time_record(CUcontext ctx, CUstream stream, CUevent event)
 	event->recorded = true;
 	event->at = 0;
 	if (enter(ctx)) {
-		event->item = last_of(ctx, stream);
-		if (event->item > ctx->queue->done)
+		struct fg_queue *queue = ctx->queue;
+		/* Where nothing is queued it waits for the context's turn, as all work does. */
+		bool first = queue->done == queue->pushed;
+		event->item = first ? fg_push(queue, EVENT_NS) : last_of(ctx, stream);
+		if (event->item > queue->done)
 			put_in(ctx, event);
 		else
 			event->at = fg_now();

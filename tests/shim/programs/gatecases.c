@@ -96,6 +96,12 @@ static void submit(uint64_t length)
     ends[works++] = from + length;
 }
 
+void gpu_submit_event(unsigned queue)
+{
+    (void)queue;
+    submit(0);
+}
+
 static const struct ap_estimate *estimate_of(uint64_t key)
 {
     struct ap_estimates *estimates = &the_gate()->estimates;
