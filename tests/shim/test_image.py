@@ -43,6 +43,14 @@ def told(tmp_path: Path, image: bytes, arch: int = 0) -> tuple[int, int, int]:
     return by_file, by_memory, by_wrapper
 
 
+def by_file(path: Path) -> int:
+    """Return the bytes by a path."""
+    done = subprocess.run(
+        [PROGRAMS / "image", path], capture_output=True, text=True, check=True, timeout=60
+    )
+    return int(done.stdout)
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [
@@ -64,6 +72,13 @@ def told(tmp_path: Path, image: bytes, arch: int = 0) -> tuple[int, int, int]:
         (FUNCTION, 7),
         (".entry k(.param .u64 .ptr\n.global .align 4 p) { ret; }", 0),
         (f".global .b8 a[{1 << 63}][4];", (1 << 64) - 1),
+        (f".global .b8 a[{1 << 63}];.global .b8 b[{1 << 63}];", (1 << 64) - 1),
+        (f".global .b8 a[{10**30}];", (1 << 64) - 1),
+        ("L1: .global .b8 a[3];", 3),
+        (".entry k() { ret; } .global .b8 a[4];", 4),
+        (".global .v8 .b32 a;\n.global .b128 b;", 48),
+        ("/*/ .global .b8 a[9]; */ .global .b8 b[5];", 5),
+        (".global .b8 a[8] = {1", 8),
         (".global .b8 a[1000]", 0),
         (".global .b8 a[", 0),
     ],

@@ -16,8 +16,9 @@ HERE = Path(__file__).parent
 # image's, the gate's cases) always are.
 OTHERS = {
     "test_binaries", "test_escapes", "test_fakes", "test_fakes_cuda", "test_ldcache",
-    "test_gate_cases", "test_gate_time", "test_image", "test_unpack", "test_ledger_model",
-    "test_links", "test_parts", "test_resolution", "test_sanitizers",
+    "test_gate_cases", "test_gate_time", "test_image", "test_image_crafted", "test_unpack",
+    "test_unpack_crafted", "test_ledger_model", "test_links", "test_parts", "test_resolution",
+    "test_sanitizers",
 }  # fmt: skip
 MODULES = sorted(path.stem for path in HERE.glob("test_*.py") if path.stem not in OTHERS)
 

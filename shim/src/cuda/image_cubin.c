@@ -27,15 +27,22 @@ struct variables {
     Elf64_Shdr symbols; /* sh_size 0: none seen */
 };
 
+/* With its zero; what is behind it may not be there. */
+static bool is_named(struct ap_piece cubin, uint64_t at, const char *name, size_t size)
+{
+    char found[sizeof ".nv.global.init"];
+    return size <= sizeof found && ap_piece_read(cubin, at, found, size) &&
+           memcmp(found, name, size) == 0;
+}
+
 static bool is_for_variables(struct ap_piece cubin, uint64_t names, const Elf64_Shdr *section)
 {
-    char name[sizeof ".nv.global.init"] = "";
-    if ((section->sh_type != SHT_NOBITS && section->sh_type != SHT_PROGBITS) ||
-        (section->sh_flags & (SHF_ALLOC | SHF_WRITE)) != (SHF_ALLOC | SHF_WRITE) ||
-        !ap_piece_read(cubin, names + section->sh_name, name, sizeof name))
-        return false;
-    return memcmp(name, ".nv.global", sizeof ".nv.global") == 0 ||
-           memcmp(name, ".nv.global.init", sizeof name) == 0;
+    static const char plain[] = ".nv.global", initialised[] = ".nv.global.init";
+    uint64_t name = names + section->sh_name;
+    return (section->sh_type == SHT_NOBITS || section->sh_type == SHT_PROGBITS) &&
+           (section->sh_flags & (SHF_ALLOC | SHF_WRITE)) == (SHF_ALLOC | SHF_WRITE) &&
+           (is_named(cubin, name, plain, sizeof plain) ||
+            is_named(cubin, name, initialised, sizeof initialised));
 }
 
 static void look_at_section(struct ap_piece cubin, uint64_t names, const Elf64_Shdr *section,

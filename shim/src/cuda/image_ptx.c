@@ -143,8 +143,6 @@ static uint64_t declared(struct scan *s)
             count = 1;
             if (s->length == 0 || *s->token == ';')
                 break;
-        } else if (is(s, ".align")) {
-            (void)next(s);
         } else if (is(s, ".v2") || is(s, ".v4") || is(s, ".v8")) {
             vector = (uint64_t)(s->token[2] - '0');
         } else if (*s->token == '[' && next(s)) {
