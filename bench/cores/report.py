@@ -22,13 +22,14 @@ def _solo_rows(solos: Sequence[Solo]) -> list[str]:
 
 
 def _group_rows(groups: Sequence[Group], title: str) -> list[str]:
-    lines = [f"| {title} | of the work | got, % of one process alone | sum |",
-             "| --- | --- | --- | --- |"]  # fmt: skip
+    lines = [f"| {title} | of the work | period, ms | got, % of one process alone | sum |",
+             "| --- | --- | --- | --- | --- |"]  # fmt: skip
     for group in groups:
         works = " beside ".join(dict.fromkeys(map(str, group.works)))
         got = " + ".join(f"{percent:.1f}" for percent in group.got)
         shares = " + ".join(map(str, group.shares))
-        lines.append(f"| {shares} | {works} | {got} | {sum(group.got):.1f} |")
+        period = group.period // MS
+        lines.append(f"| {shares} | {works} | {period} | {got} | {sum(group.got):.1f} |")
     return [*lines, ""]
 
 
@@ -53,6 +54,7 @@ class Results:
     extremes: list[Solo] = field(default_factory=list)
     plain: list[Group] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
+    too_short: list[Group] = field(default_factory=list)
     latencies: list[Latency] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
 
@@ -61,6 +63,7 @@ class Results:
         lines = _solo_rows(self.solo) if self.solo else []
         lines += _solo_rows(self.extremes) if self.extremes else []
         lines += _group_rows(self.groups, "shares") if self.groups else []
+        lines += _group_rows(self.too_short, "shares, period too short") if self.too_short else []
         lines += _group_rows(self.plain, "without shares") if self.plain else []
         lines += _latency_rows(self.latencies) if self.latencies else []
         return "\n".join(lines)
@@ -72,9 +75,10 @@ class Results:
             found["solo_max_error_points"] = max(solo.error for solo in self.solo)
         if self.extremes:
             found["extremes_max_error_points"] = max(solo.error for solo in self.extremes)
-        if self.groups:
-            found["pair_max_error_points"] = max(group.error for group in self.groups)
-            found["pair_min_sum_percent"] = min(sum(group.got) for group in self.groups)
+        for name, groups in (("", self.groups), ("too_short_", self.too_short)):
+            if groups:
+                found[f"{name}pair_max_error_points"] = max(group.error for group in groups)
+                found[f"{name}pair_min_sum_percent"] = min(sum(group.got) for group in groups)
         if self.plain:
             found["plain_pair_min_sum_percent"] = min(sum(group.got) for group in self.plain)
         for each in self.latencies:

@@ -37,12 +37,24 @@ EXTREMES: Final = (
 )
 EXTREME_SHARES: Final = (30, 50)
 GROUPS: Final = ((30, 70), (50, 50), (10, 90), (25, 25, 25, 25))
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Work side by side, and the period in ns that docs/cores.md recommends for its kernels."""
+
+    works: tuple[Work, Work]
+    period: int = PERIOD
+
+
 MIXES: Final = (
-    (Work(MS // 25, 50), Work(2 * MS // 5, 4)),
-    (Work(2 * MS // 5, 50, "graph"), Work(5 * MS, 4)),
-    (Work(5 * MS, 50), Work(MS // 25, 50, "graph")),
-    (Work(2 * MS // 5, 1000), Work(2 * MS // 5, 1000)),
+    Mix((Work(MS // 25, 50), Work(2 * MS // 5, 4))),
+    Mix((Work(2 * MS // 5, 1000), Work(2 * MS // 5, 1000))),
+    Mix((Work(5 * MS, 50), Work(MS // 25, 50, "graph")), 100 * MS),
+    Mix((Work(2 * MS // 5, 50, "graph"), Work(5 * MS, 4)), 400 * MS),
 )
+TOO_SHORT: Final = tuple(Mix(mix.works) for mix in MIXES if mix.period != PERIOD)
+"""The same with the default period, which is too short for their kernels."""
 
 
 def say(text: str) -> None:
@@ -65,10 +77,11 @@ class Solo:
 
 @dataclass(frozen=True)
 class Group:
-    """Several shares at once: percents as above, in the order of the shares."""
+    """Several shares at once: percents as above, in the order of the shares; period in ns."""
 
     shares: tuple[int, ...]
     works: tuple[Work, ...]
+    period: int
     got: tuple[float, ...]
 
     @property
@@ -149,24 +162,31 @@ class Bench:
         with ThreadPoolExecutor(self.place.gpus) as pool:
             list(pool.map(job, range(self.place.gpus)))
 
-    def group(self, loads: Sequence[Load], shares: tuple[int, ...], mix: Sequence[Work]) -> Group:
-        works = tuple(mix[i % len(mix)] for i in range(len(shares)))
+    def group(self, loads: Sequence[Load], shares: tuple[int, ...], mix: Mix) -> Group:
+        works = tuple(mix.works[i % len(mix.works)] for i in range(len(shares)))
         alone = [self.alone(work, self._solos[0]) for work in works]
-        rates = measure(loads, works, shares, period=self.period, patience=self.patience)
+        rates = measure(loads, works, shares, period=mix.period, patience=self.patience)
         got = tuple(100 * rate / one for rate, one in zip(rates, alone, strict=True))
         seen = " + ".join(f"{percent:.1f}" for percent in got)
-        say(f"{'/'.join(map(str, shares))}, {works[0]} beside {works[1]}: {seen}")
-        return Group(tuple(shares), works, got)
+        names = f"{works[0]} beside {works[1]}, {mix.period // MS} ms"
+        say(f"{'/'.join(map(str, shares))}, {names}: {seen}")
+        return Group(tuple(shares), works, mix.period, got)
 
-    def groups(self) -> tuple[list[Group], list[Group]]:
-        """Measure shares at once, and pairs of processes without any."""
-        plain = [self.place.alone(0) for _ in range(2)]
-        unlimited = [self.group(plain, (50, 50), mix) for mix in MIXES]
+    def groups(self, mixes: Sequence[Mix]) -> list[Group]:
+        """Measure shares at once."""
         found = []
         for shares in GROUPS:
-            loads = one_each(self.place, 0, shares, self.period)
-            found += [self.group(loads, shares, mix) for mix in MIXES]
-        return unlimited, found
+            for period in sorted({mix.period for mix in mixes}):
+                loads = one_each(self.place, 0, shares, period)
+                found += [self.group(loads, shares, mix) for mix in mixes if mix.period == period]
+                for load in loads:
+                    load.kill()
+        return found
+
+    def without_shares(self) -> list[Group]:
+        """Measure pairs of processes at once that nothing limits."""
+        loads = [self.place.alone(0) for _ in range(2)]
+        return [self.group(loads, (50, 50), mix) for mix in MIXES]
 
     def latencies(self, seconds: float) -> list[Latency]:
         """One kernel of 1 ms now and then in a share of 30 %, by period."""
