@@ -12,8 +12,11 @@ from tests.shim.support import PROGRAMS
 
 @pytest.mark.parametrize(
     "case",
-    ["late", "ending", "refused", "graph", "context", "stuck", "alone", "memory"],
-)
+    [
+        "late", "ending", "refused", "graph", "context", "stuck", "alone", "memory", "trial",
+        "patient", "events", "idle", "others", "owed",
+    ],
+)  # fmt: skip
 def test_it_holds(case: str) -> None:
     done = subprocess.run(
         [PROGRAMS / "gatecases", case],
