@@ -17,6 +17,9 @@ ASKED = 50
 FLOAT = 0x20
 HEAP = 2
 FEW = 10
+SLOTS, SLOT = 4096, 64
+FIELDS = {"pid": (16, 4), "died": (40, 8)}
+"""Offset and size in a slot of the ledger."""
 
 
 @pytest.fixture
@@ -198,6 +201,43 @@ def test_memory_that_the_driver_never_frees_is_waited_for_only_so_long(
         assert peer.alloc(MOST) == OK
         assert share.total == MOST
         assert peer.alloc(MOST) == OOM
+
+
+def change(share: Share, used: int, **fields: int) -> None:
+    """Write into the slot that has `used` bytes."""
+    at = SLOTS + SLOT * share.slots().index(used)
+    with share.ledger.open("r+b") as file:
+        for name, value in fields.items():
+            offset, size = FIELDS[name]
+            file.seek(at + offset)
+            file.write(value.to_bytes(size, "little"))
+
+
+def test_a_pid_that_a_living_process_has_by_now_speaks_of_that_one(
+    container: Container, share: Share
+) -> None:
+    with (
+        container.client().start() as killed,
+        container.client().start() as other,
+        container.client().start() as peer,
+    ):
+        assert [killed.alloc(MOST), other.alloc(2 * BLOCK)] == [OK, OK]
+        killed.kill()
+        change(share, MOST, pid=other.process.pid)
+        driver = looks_at_processes(container)
+        assert peer.alloc(MOST) == OK
+        assert driver.counted <= FEW
+
+
+def test_a_death_in_time_to_come_is_waited_for_no_longer(
+    container: Container, share: Share
+) -> None:
+    linger(container, 1_000_000)
+    with container.client().start() as killed, container.client().start() as peer:
+        assert killed.alloc(MOST) == OK
+        killed.kill()
+        change(share, MOST, died=1 << 62)
+        assert peer.alloc(MOST) == OK
 
 
 def test_a_program_that_goes_on_by_exec_does_not_wait_for_itself(

@@ -149,6 +149,7 @@ static void comes_first(void)
         last = time_now / PERIOD;
         launch_as(MOST_OF_IT, MOST_OF_IT, CUDA_SUCCESS);
     }
+    account()->carry_ns = 0; /* or enough would be owed for both by and by */
     rival = comes_first;
 }
 
@@ -160,7 +161,7 @@ static void patient(void)
         launch_as(i == 2 ? MOST_OF_IT : SLOT / 2, i == 2 ? MOST_OF_IT : SLOT / 2, CUDA_SUCCESS);
         pass_until(BEGIN + (uint64_t)i * PERIOD);
     }
-    rival = comes_first;
+    comes_first();
     uint64_t from = time_now;
     launch_as(SLOT / 2, SLOT / 2, CUDA_SUCCESS);
     CHECK(time_now - from >= 10 * PERIOD && time_now - from < 13 * PERIOD);
@@ -250,6 +251,16 @@ static void owed(void)
     CHECK(account()->carry_ns < (int64_t)KERNEL * 3 / 4);
 }
 
+/* No time to come in the ledger keeps what is owed from being counted. */
+static void forged(void)
+{
+    learn();
+    pass_until(BEGIN + PERIOD + SLOT - KERNEL / 2);
+    account()->given_until_ns = time_now + 100 * SECOND;
+    launch(KERNEL);
+    CHECK(account()->carry_ns > (int64_t)KERNEL / 4);
+}
+
 /* Without memory for what the library knows, nobody can say that nothing is limited. */
 static void memory(void)
 {
@@ -267,5 +278,6 @@ const struct gatecase cases[] = {
     {"alone", alone}, {"memory", memory}, {"trial", trial},
     {"patient", patient}, {"events", events}, {"idle", idle},
     {"others", others}, {"owed", owed},
+    {"forged", forged},
     {NULL, NULL},
 };
