@@ -179,6 +179,18 @@ def test_two_shares_of_a_card_have_the_slots_of_both(
     assert load(container, running).ask("queue", 1000, 3, "plain") == OK
 
 
+def test_beside_a_share_of_all_cores_no_slots_count(
+    container: Container, running: ExitStack
+) -> None:
+    for key, cores in (("a", 30), ("b", 100), ("c", 30)):
+        if cores == 100:
+            text = limits_text(key, uuid(), 64 * MIB).replace("cores 30", "cores 100")
+            container.share(key=key, text=text + "cores-mode timeslice\n")
+        else:
+            timeslice(container, CLOSED, key=key)
+    assert load(container, running).ask("queue", 1000, 3, "plain") == OK
+
+
 def test_each_card_has_its_own_slots(container: Container, running: ExitStack) -> None:
     closed = timeslice(container, CLOSED)
     timeslice(container, OPEN, gpu=uuid(1))

@@ -80,23 +80,38 @@ static void graph(void)
     CHECK(estimate_of(key)->samples == 0);
 }
 
-/* With a context go its events and its work. */
+static void end_context(CUcontext context)
+{
+    ap_gate_before_end(tenant->process);
+    CHECK(!ap_gate_look(tenant->process, the_gate()));
+    context_end(context);
+    ap_gate_context_ended(tenant->process, (uint64_t)(uintptr_t)context);
+    ap_gate_after_end(tenant->process);
+}
+
+/* With a context go its events and its work, and no other one's. */
 static void context(void)
 {
+    CUcontext other = (CUcontext)&works;
     learn();
     launch(FOR_EVER);
     launch_as(2, FOR_EVER, CUDA_SUCCESS);
-    ap_gate_before_end(tenant->process);
-    CHECK(!ap_gate_look(tenant->process, the_gate()));
-    contexts_ended++;
-    ap_gate_context_ended(tenant->process, (uint64_t)(uintptr_t)tenant);
-    ap_gate_after_end(tenant->process);
+    context_now = other;
+    launch_as(3, FOR_EVER, CUDA_SUCCESS);
+    end_context((CUcontext)tenant);
+    CHECK(the_gate()->tail - the_gate()->head == 1);
+    CHECK(estimate_of(2)->trials == 0 && estimate_of(3)->trials == 1);
+    end_context(other);
     CHECK(the_gate()->head == the_gate()->tail && the_gate()->work == 0);
-    CHECK(estimate_of(2)->trials == 0);
+    CHECK(estimate_of(3)->trials == 0);
     works = 0;
-    launch(KERNEL);
-    pass_until(time_now + PERIOD);
-    CHECK(the_gate()->head == the_gate()->tail);
+    for (int i = 2; i < 100; i++) { /* with the same handle, and always another one */
+        context_now = i & 1 ? NULL : (CUcontext)((char *)other + i);
+        launch(KERNEL);
+        pass_until(time_now + PERIOD);
+        CHECK(the_gate()->head == the_gate()->tail);
+        end_context(context_now ? context_now : (CUcontext)tenant);
+    }
 }
 
 /* What is never done holds up nobody for more than a second, whatever the account says. */
@@ -259,6 +274,27 @@ static void forged(void)
     account()->given_until_ns = time_now + 100 * SECOND;
     launch(KERNEL);
     CHECK(account()->carry_ns > (int64_t)KERNEL / 4);
+    uint64_t from = time_now;
+    account()->carry_ns = INT64_MAX;
+    launch(KERNEL);
+    CHECK(time_now < from + AP_MILLI);
+    account()->carry_ns = INT64_MIN;
+    launch(KERNEL);
+    CHECK(time_now < from + 2 * AP_DEBT_MAX + 2 * PERIOD); /* half of the time is the share's */
+}
+
+/* While the GPU works nothing is owed, though work takes longer than it should. */
+static void busy(void)
+{
+    learn();
+    launch_as(MOST_OF_IT, MOST_OF_IT, CUDA_SUCCESS);
+    pass_until(BEGIN + 2 * PERIOD);
+    for (int i = 0; i < 3; i++)
+        launch(KERNEL);
+    launch(SLOT / 2);
+    launch_as(MOST_OF_IT, MOST_OF_IT, CUDA_SUCCESS);
+    CHECK(time_now >= BEGIN + 3 * PERIOD);
+    CHECK(account()->carry_ns <= (int64_t)SLOT / 2);
 }
 
 /* Without memory for what the library knows, nobody can say that nothing is limited. */
@@ -278,6 +314,6 @@ const struct gatecase cases[] = {
     {"alone", alone}, {"memory", memory}, {"trial", trial},
     {"patient", patient}, {"events", events}, {"idle", idle},
     {"others", others}, {"owed", owed},
-    {"forged", forged},
+    {"forged", forged}, {"busy", busy},
     {NULL, NULL},
 };

@@ -61,6 +61,7 @@ double gpu_served(unsigned queue);              /* of it, events left out */
 
 /* gatesim_process.c: what the gate finds around it. */
 void process_make(struct tenant *tenant, unsigned slot);
-extern unsigned contexts_ended; /* with their events: who uses one of those is ended */
+extern CUcontext context_now; /* NULL: the process's first one */
+void context_end(CUcontext context); /* with its events: who uses one of those is ended */
 
 #endif

@@ -9,19 +9,28 @@
 #include "device.h"
 #include "gatesim.h"
 
-enum { NOT_READY = 600 };
+enum { NOT_READY = 600, ENDS = 256 };
 
 struct CUevent_st {
-    unsigned queue, context;
+    CUcontext context;
+    unsigned queue, ends; /* how many contexts had ended when it was made */
     uint64_t work;
 };
 
-unsigned contexts_ended;
+CUcontext context_now;
+static CUcontext ended[ENDS];
+static unsigned ends;
+
+void context_end(CUcontext context)
+{
+    ended[ends++ % ENDS] = context;
+}
 
 static void touch(const struct CUevent_st *event)
 {
-    if (event->context != contexts_ended)
-        abort();
+    for (unsigned i = event->ends; i < ends; i++)
+        if (ended[i % ENDS] == event->context)
+            abort();
 }
 
 /* 0: it was not. */
@@ -39,7 +48,8 @@ static CUresult create(CUevent *event, unsigned int flags)
     (void)flags;
     sim_pass(1000);
     *event = calloc(1, sizeof **event);
-    (*event)->context = contexts_ended;
+    (*event)->context = context_now ? context_now : (CUcontext)sim_tenant();
+    (*event)->ends = ends;
     return CUDA_SUCCESS;
 }
 
@@ -88,7 +98,7 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 
 static CUresult current(CUcontext *context)
 {
-    *context = (CUcontext)sim_tenant();
+    *context = context_now ? context_now : (CUcontext)sim_tenant();
     return CUDA_SUCCESS;
 }
 
