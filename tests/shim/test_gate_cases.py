@@ -14,7 +14,7 @@ from tests.shim.support import PROGRAMS
     "case",
     [
         "late", "ending", "refused", "graph", "context", "stuck", "alone", "memory", "trial",
-        "patient", "events", "idle", "others", "owed", "forged", "busy",
+        "patient", "events", "idle", "others", "owed", "forged", "busy", "streams",
     ],
 )  # fmt: skip
 def test_it_holds(case: str) -> None:

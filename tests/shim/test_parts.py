@@ -17,7 +17,7 @@ FUZZ = REPO / "tests" / "shim" / "fuzz"
 @pytest.mark.parametrize(
     "test",
     [
-        "table", "ledger-threads", "ledger-kills", "calendar", "estimates", "longer-once",
+        "table", "ledger-threads", "ledger-kills", "calendar", "estimates", "longer-once", "mixed",
         "launches", "schedule",
     ],
 )  # fmt: skip

@@ -12,6 +12,7 @@ static struct share_files files;
 struct tenant tenants[2] = {{.files = &files}, {.files = &files}}, *tenant = tenants;
 uint64_t time_now = BEGIN, reads;
 uint32_t works;
+CUstream stream_now;
 void (*rival)(void);
 static uint64_t ends[WORKS];
 
@@ -83,9 +84,10 @@ struct apportion_ledger_cores *account(void)
 
 static void submit(uint64_t length)
 {
-    uint64_t from = works && ends[works - 1] > time_now ? ends[works - 1] : time_now;
+    bool waits = !stream_now && works && ends[works - 1] > time_now;
     CHECK(works < WORKS);
-    ends[works++] = from + length;
+    ends[works] = (waits ? ends[works - 1] : time_now) + length;
+    works++;
 }
 
 void gpu_submit_event(unsigned queue)
@@ -103,7 +105,7 @@ const struct ap_estimate *estimate_of(uint64_t key)
 void launch_as(uint64_t key, uint64_t length, CUresult result)
 {
     struct ap_pass pass;
-    CHECK(ap_gate_enter(&pass, key, NULL, false) == CUDA_SUCCESS);
+    CHECK(ap_gate_enter(&pass, key, stream_now, false) == CUDA_SUCCESS);
     if (result == CUDA_SUCCESS)
         submit(length);
     ap_gate_leave(&pass, result);

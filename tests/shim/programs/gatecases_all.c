@@ -114,6 +114,27 @@ static void context(void)
     }
 }
 
+/* What is done in one stream is known, once, though another one's work goes on. */
+static void streams(void)
+{
+    learn();
+    launch(FOR_EVER);
+    uint64_t used = account()->used_ns;
+    for (uintptr_t i = 1; i < 4; i++) {
+        stream_now = (CUstream)(16 * i);
+        launch_as(100 + i, KERNEL, CUDA_SUCCESS);
+    }
+    pass_until(time_now + 2 * KERNEL);
+    CHECK(the_gate()->head != the_gate()->tail && account()->used_ns > used);
+    used = account()->used_ns;
+    uint64_t time = estimate_of(101)->time;
+    CHECK(estimate_of(101)->samples == 1 && estimate_of(103)->samples == 1);
+    for (int i = 0; i < 5; i++)
+        pass_until(time_now + KERNEL);
+    CHECK(account()->used_ns == used);
+    CHECK(estimate_of(101)->samples == 1 && estimate_of(101)->time == time);
+}
+
 /* What is never done holds up nobody for more than a second, whatever the account says. */
 static void stuck(void)
 {
@@ -314,6 +335,6 @@ const struct gatecase cases[] = {
     {"alone", alone}, {"memory", memory}, {"trial", trial},
     {"patient", patient}, {"events", events}, {"idle", idle},
     {"others", others}, {"owed", owed},
-    {"forged", forged}, {"busy", busy},
+    {"forged", forged}, {"busy", busy}, {"streams", streams},
     {NULL, NULL},
 };

@@ -33,6 +33,7 @@ int main(int argc, char **argv)
         {"calendar", test_calendar},
         {"estimates", test_estimates},
         {"longer-once", test_what_takes_longer_once},
+        {"mixed", test_mixed},
         {"launches", test_launches},
         {"schedule", test_schedule},
     };

@@ -19,6 +19,7 @@ void test_ledger_kills(unsigned seed);
 void test_calendar(unsigned seed);
 void test_estimates(unsigned seed);
 void test_what_takes_longer_once(unsigned seed);
+void test_mixed(unsigned seed);
 void test_launches(unsigned seed);
 void test_schedule(unsigned seed);
 

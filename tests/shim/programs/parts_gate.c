@@ -79,9 +79,16 @@ void test_calendar(unsigned seed)
     CHECK(calendar.own.total == 60);
     struct ap_window window = ap_calendar_at(&calendar, 1005);
     CHECK(window.open && window.from == 990 && window.to == 1050);
+    window = ap_calendar_at(&calendar, 995);
+    CHECK(window.open && window.from == 990 && window.to == 1050);
     two[1].period_ns = 200;
     ap_calendar_make(&calendar, two, 2);
     CHECK(calendar.own.total == 30);
+}
+
+static uint64_t mixed_up(uint64_t number)
+{
+    return ap_estimate_key((const void *)(uintptr_t)(number << 4), 1);
 }
 
 void test_estimates(unsigned seed)
@@ -125,8 +132,27 @@ void test_estimates(unsigned seed)
     for (uint64_t i = 0; i < 4 * AP_ESTIMATES; i++)
         ap_estimate_forget(&estimates, ap_estimate_key(&one, i << 32 | i));
     CHECK(ap_estimate_all_known(&estimates, items, 2));
-    for (uint64_t i = 0; i < 4 * AP_ESTIMATES; i++)
-        (void)ap_estimate_place(&estimates, ap_estimate_key(&one, i << 32 | i));
+    for (uint64_t i = 0; i < 4 * AP_ESTIMATES; i++) {
+        uint64_t key = mixed_up(i);
+        struct ap_estimate *taken = &estimates.of[ap_estimate_place(&estimates, key)];
+        CHECK(taken->key == key && taken->samples == 0 && taken->trials == 0);
+        *taken = (struct ap_estimate){.key = key, .time = 5, .samples = 1, .trials = 1};
+    }
+}
+
+/* One measurement of several kinds that went astray changes none of them by much. */
+void test_mixed(unsigned seed)
+{
+    static struct ap_estimates estimates;
+    struct ap_item items[2] = {{3, ap_estimate_place(&estimates, 3), 1},
+                               {5, ap_estimate_place(&estimates, 5), 1}};
+    (void)seed;
+    for (unsigned i = 0; i < 2; i++)
+        ap_estimate_learn(&estimates, &items[i], 1, 1000);
+    ap_estimate_learn(&estimates, items, 2, 1000000);
+    CHECK(estimates.of[items[0].place].time <= 1250);
+    ap_estimate_learn(&estimates, items, 2, 1);
+    CHECK(estimates.of[items[1].place].time >= 900);
 }
 
 /* What others' work adds to a measurement now and then says little, the less work it measured; what
