@@ -174,9 +174,9 @@ def test_guest_slots_end_by_themselves(container: Container, running: ExitStack)
 def test_two_shares_of_a_card_have_the_slots_of_both(
     container: Container, running: ExitStack, states: tuple[bytes, bytes]
 ) -> None:
-    for state in states:
-        timeslice(container, state)
+    shares = [timeslice(container, state) for state in states]
     assert load(container, running).ask("queue", 1000, 3, "plain") == OK
+    assert all(Account.of(share).wanted > 0 for share in shares)  # by which time is lent
 
 
 def test_beside_a_share_of_all_cores_no_slots_count(

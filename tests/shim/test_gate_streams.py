@@ -128,3 +128,22 @@ def test_loads_of_a_share_have_the_memory_and_the_time_together(container: Conta
         assert Account.of(share).used >= 2 * 20 * 2 * MS // 2
         loads[0].kill()
         assert loads[2].ask("start", 0) == OK
+
+
+def test_a_full_share_is_refused_nothing_that_its_program_did_not_ask_for(
+    container: Container,
+) -> None:
+    """A stream of the gate's own takes memory, which is charged and is no refusal."""
+    share = timeslice(container, state_bytes([(0, 30 * MS)]), memory=64 * MIB)
+    driver = FakeDriver(container.state)
+    driver.set_option(0, "stream_mib", "2")
+    executes_in_time(container)
+    with container.client().start() as app:
+        assert app.alloc(64 * MIB) == OK
+        driver.count("cuStreamCreate")
+        for _ in range(20):
+            assert app.ask("graph-kernel", 0) == [OK]
+            assert app.ask("pool-sync", 0) == [OK]
+        assert (share.denied, driver.counted) == (0, 1)
+        assert share.total == 66 * MIB
+        assert app.alloc(1) == OOM

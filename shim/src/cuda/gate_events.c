@@ -12,6 +12,7 @@
 #include "capture.h"
 #include "gate.h"
 #include "gate_state.h"
+#include "truth.h"
 
 #define NOT_READY 600 /* CUDA_ERROR_NOT_READY */
 #define STREAMS 8u    /* with unfinished work that one look tells apart */
@@ -83,7 +84,7 @@ static void put_back(struct ap_gate *gate, uint32_t which, CUevent event)
         destroy(event);
 }
 
-/* A mark for this work. False: no room for it, or there is no work. With the gate's lock. */
+/* A mark for this work. False: no room for it. With the gate's lock. */
 static bool push(struct ap_gate *gate, const struct ap_mark *work, CUevent event, uint32_t which,
                  uint64_t stream)
 {
@@ -99,7 +100,7 @@ static bool push(struct ap_gate *gate, const struct ap_mark *work, CUevent event
     return true;
 }
 
-/* What is open becomes a mark. False: no room for it. */
+/* What is open becomes a mark. False: no room for it, or there is nothing. */
 static bool push_open(struct ap_gate *gate, CUevent event, uint32_t which, uint64_t stream)
 {
     ap_lock(&gate->lock);
@@ -170,29 +171,32 @@ void ap_gate_mark(struct ap_process *process, struct ap_gate *gate, CUstream str
 
 /* The context's stream for what is no work of the program's; NULL: the driver would not. What the
  * program copies from the host, which takes no time of the GPU, holds up nothing in it. */
-static CUstream own_stream(struct ap_gate *gate, uint32_t which)
+static CUstream own_stream(struct ap_process *process, struct ap_gate *gate, uint32_t which)
 {
     const struct real_cuda *real = real_cuda();
     struct ap_events *events = &gate->contexts[which];
     CUstream made = NULL, none = NULL;
     CUstream stream = atomic_load_explicit(&events->stream, memory_order_acquire);
-    /* The library's own function: what the driver takes for it is the share's. */
-    if (stream || cuStreamCreate(&made, STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+    if (stream || !real->cuStreamCreate ||
+        real->cuStreamCreate(&made, STREAM_NON_BLOCKING) != CUDA_SUCCESS)
         return stream;
-    if (atomic_compare_exchange_strong(&events->stream, &none, made))
+    if (atomic_compare_exchange_strong(&events->stream, &none, made)) {
+        /* What the driver took is the share's, even where it does not fit: the context keeps it. */
+        ap_truth_refresh(process, gate->gpu, 0);
         return made;
+    }
     if (real->cuStreamDestroy_v2)
         (void)real->cuStreamDestroy_v2(made);
     return none;
 }
 
-static void anchor(struct ap_gate *gate)
+static void anchor(struct ap_process *process, struct ap_gate *gate)
 {
     const struct real_cuda *real = real_cuda();
     static const struct ap_mark nothing;
     uint32_t which = 0;
     CUevent event = take_event(gate, &which);
-    CUstream stream = event ? own_stream(gate, which) : NULL;
+    CUstream stream = event ? own_stream(process, gate, which) : NULL;
     bool pushed = stream && real->cuEventRecord &&
                   real->cuEventRecord(event, stream) == CUDA_SUCCESS;
     if (pushed) {
@@ -207,7 +211,7 @@ static void anchor(struct ap_gate *gate)
 void ap_gate_anchor(struct ap_process *process, struct ap_gate *gate)
 {
     int mode = ap_capture_relax(process);
-    anchor(gate);
+    anchor(process, gate);
     ap_capture_restore(mode);
 }
 

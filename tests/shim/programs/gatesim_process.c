@@ -8,6 +8,7 @@
 #include "capture.h"
 #include "device.h"
 #include "gatesim.h"
+#include "truth.h"
 
 enum { NOT_READY = 600, ENDS = 256 };
 
@@ -88,7 +89,7 @@ static CUresult elapsed(float *milliseconds, CUevent from, CUevent to)
 }
 
 /* Work of a process is one queue, whatever the stream. */
-CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+static CUresult create_stream(CUstream *stream, unsigned int flags)
 {
     (void)flags;
     sim_pass(5000);
@@ -109,6 +110,7 @@ void ap_real_cuda_fill(void)
                                       .cuEventRecord = record,
                                       .cuEventQuery = query,
                                       .cuEventElapsedTime = elapsed,
+                                      .cuStreamCreate = create_stream,
                                       .cuCtxGetCurrent = current};
     atomic_store(&ap_real_cuda_ready, true);
 }
@@ -191,6 +193,11 @@ bool ap_gpu_reserve(struct ap_process *process, struct ap_gpu *gpu, uint64_t byt
 {
     (void)process, (void)gpu, (void)bytes;
     return true;
+}
+
+void ap_truth_refresh(struct ap_process *process, struct ap_gpu *gpu, uint64_t every_ms)
+{
+    (void)process, (void)gpu, (void)every_ms;
 }
 
 int ap_shares_scan(struct ap_process *process, const char *folder)
