@@ -19,9 +19,10 @@ from bench.cores import launches, torch_pairs
 from bench.cores.places import Place, Real, Simulated, raised
 from bench.cores.rates import SECOND, Patience
 from bench.cores.report import Results
-from bench.cores.scenes import EXTREME_SHARES, EXTREMES, MIXES, SHARES, SOLO, TOO_SHORT, Bench
+from bench.cores.scenes import EXTREME_SHARES, EXTREMES, SHARES, SOLO, Bench, recommended
 from bench.shim.report import machine
 from tests.gpu.support import real
+from tests.shim.cores import PERIOD
 from tests.shim.support import memory_folder
 
 PARTS: Final = ("launches", "solo", "groups", "extremes", "latency", "torch")
@@ -40,8 +41,8 @@ def measure(place: Place, folder: Path, parts: list[str]) -> Results:
     if "solo" in parts:
         results.solo = bench.solos(SOLO, SHARES)
     if "groups" in parts:
-        results.plain, results.groups = bench.without_shares(), bench.groups(MIXES)
-        results.too_short = bench.groups(TOO_SHORT)
+        results.plain, results.groups = bench.without_shares(), bench.groups(recommended)
+        results.by_default = bench.groups(lambda *_: PERIOD)
     if "extremes" in parts:
         results.extremes = bench.solos(EXTREMES, EXTREME_SHARES)
     if "latency" in parts:

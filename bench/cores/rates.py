@@ -15,7 +15,7 @@ SECOND: Final = 1000 * MS
 STEP: Final = 2 * MS
 """At least so often plain kernels are looked at (load_run.c)."""
 WARM: Final = 300 * MS
-CYCLES: Final = 3
+CYCLES: Final = 8
 """Of a step and the wait for the next one, at least, in what is looked at."""
 
 

@@ -54,7 +54,7 @@ class Results:
     extremes: list[Solo] = field(default_factory=list)
     plain: list[Group] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
-    too_short: list[Group] = field(default_factory=list)
+    by_default: list[Group] = field(default_factory=list)
     latencies: list[Latency] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
 
@@ -63,7 +63,9 @@ class Results:
         lines = _solo_rows(self.solo) if self.solo else []
         lines += _solo_rows(self.extremes) if self.extremes else []
         lines += _group_rows(self.groups, "shares") if self.groups else []
-        lines += _group_rows(self.too_short, "shares, period too short") if self.too_short else []
+        lines += (
+            _group_rows(self.by_default, "shares, the default period") if self.by_default else []
+        )
         lines += _group_rows(self.plain, "without shares") if self.plain else []
         lines += _latency_rows(self.latencies) if self.latencies else []
         return "\n".join(lines)
@@ -75,7 +77,7 @@ class Results:
             found["solo_max_error_points"] = max(solo.error for solo in self.solo)
         if self.extremes:
             found["extremes_max_error_points"] = max(solo.error for solo in self.extremes)
-        for name, groups in (("", self.groups), ("too_short_", self.too_short)):
+        for name, groups in (("", self.groups), ("default_period_", self.by_default)):
             if groups:
                 found[f"{name}pair_max_error_points"] = max(group.error for group in groups)
                 found[f"{name}pair_min_sum_percent"] = min(sum(group.got) for group in groups)

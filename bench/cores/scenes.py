@@ -39,22 +39,21 @@ EXTREME_SHARES: Final = (30, 50)
 GROUPS: Final = ((30, 70), (50, 50), (10, 90), (25, 25, 25, 25))
 
 
-@dataclass(frozen=True)
-class Mix:
-    """Work side by side, and the period in ns that docs/cores.md recommends for its kernels."""
+Mix = tuple[Work, Work]
+"""Work side by side."""
 
-    works: tuple[Work, Work]
-    period: int = PERIOD
-
-
-MIXES: Final = (
-    Mix((Work(MS // 25, 50), Work(2 * MS // 5, 4))),
-    Mix((Work(2 * MS // 5, 1000), Work(2 * MS // 5, 1000))),
-    Mix((Work(5 * MS, 50), Work(MS // 25, 50, "graph")), 100 * MS),
-    Mix((Work(2 * MS // 5, 50, "graph"), Work(5 * MS, 4)), 400 * MS),
+MIXES: Final[tuple[Mix, ...]] = (
+    (Work(MS // 25, 50), Work(2 * MS // 5, 4)),
+    (Work(2 * MS // 5, 1000), Work(2 * MS // 5, 1000)),
+    (Work(5 * MS, 50), Work(MS // 25, 50, "graph")),
+    (Work(2 * MS // 5, 50, "graph"), Work(5 * MS, 4)),
 )
-TOO_SHORT: Final = tuple(Mix(mix.works) for mix in MIXES if mix.period != PERIOD)
-"""The same with the default period, which is too short for their kernels."""
+
+
+def recommended(shares: Sequence[int], mix: Mix) -> int:
+    """Return the period in ns that docs/cores.md recommends for so many shares with such work."""
+    longest = max(work.length * (work.batch if work.how == "graph" else 1) for work in mix)
+    return min(len(shares) * max(25 * MS, 10 * longest), 400 * MS)
 
 
 def say(text: str) -> None:
@@ -162,23 +161,26 @@ class Bench:
         with ThreadPoolExecutor(self.place.gpus) as pool:
             list(pool.map(job, range(self.place.gpus)))
 
-    def group(self, loads: Sequence[Load], shares: tuple[int, ...], mix: Mix) -> Group:
-        works = tuple(mix.works[i % len(mix.works)] for i in range(len(shares)))
+    def group(self, loads: Sequence[Load], shares: tuple[int, ...], mix: Mix, period: int) -> Group:
+        works = tuple(mix[i % len(mix)] for i in range(len(shares)))
         alone = [self.alone(work, self._solos[0]) for work in works]
-        rates = measure(loads, works, shares, period=mix.period, patience=self.patience)
+        rates = measure(loads, works, shares, period=period, patience=self.patience)
         got = tuple(100 * rate / one for rate, one in zip(rates, alone, strict=True))
         seen = " + ".join(f"{percent:.1f}" for percent in got)
-        names = f"{works[0]} beside {works[1]}, {mix.period // MS} ms"
+        names = f"{works[0]} beside {works[1]}, {period // MS} ms"
         say(f"{'/'.join(map(str, shares))}, {names}: {seen}")
-        return Group(tuple(shares), works, mix.period, got)
+        return Group(tuple(shares), works, period, got)
 
-    def groups(self, mixes: Sequence[Mix]) -> list[Group]:
-        """Measure shares at once."""
+    def groups(self, period_of: Callable[[Sequence[int], Mix], int]) -> list[Group]:
+        """Measure shares at once, with the period that `period_of` says."""
         found = []
         for shares in GROUPS:
-            for period in sorted({mix.period for mix in mixes}):
+            periods = [period_of(shares, mix) for mix in MIXES]
+            for period in sorted(set(periods)):
                 loads = one_each(self.place, 0, shares, period)
-                found += [self.group(loads, shares, mix) for mix in mixes if mix.period == period]
+                for mix, wanted in zip(MIXES, periods, strict=True):
+                    if wanted == period:
+                        found.append(self.group(loads, shares, mix, period))
                 for load in loads:
                     load.kill()
         return found
@@ -186,7 +188,7 @@ class Bench:
     def without_shares(self) -> list[Group]:
         """Measure pairs of processes at once that nothing limits."""
         loads = [self.place.alone(0) for _ in range(2)]
-        return [self.group(loads, (50, 50), mix) for mix in MIXES]
+        return [self.group(loads, (50, 50), mix, self.period) for mix in MIXES]
 
     def latencies(self, seconds: float) -> list[Latency]:
         """One kernel of 1 ms now and then in a share of 30 %, by period."""

@@ -15,6 +15,7 @@ from tests.shim.support import PROGRAMS
     [
         "late", "ending", "refused", "graph", "context", "stuck", "alone", "memory", "trial",
         "patient", "events", "idle", "others", "owed", "forged", "busy", "streams",
+        "loading",
     ],
 )  # fmt: skip
 def test_it_holds(case: str) -> None:

@@ -133,7 +133,7 @@ static double trust(struct ap_estimate *estimate, double expected, double factor
         inertia = QUICKLY;
     if (factor > 1 && estimate->unclean > 0 && estimate->unclean < UNCLEAN)
         return 0;
-    return factor > 1 ? expected / (expected + NOISE) / inertia : 1 / inertia;
+    return factor > 1 && !changed ? expected / (expected + NOISE) / inertia : 1 / inertia;
 }
 
 /* The estimates grow or shrink part of the way, those the more that take more of the time (least

@@ -229,6 +229,7 @@ static void admit(struct ap_gate *gate, struct ap_pass *pass, uint64_t left, uin
     bool drained = left == 0 && !is_unfinished(gate);
     if (drained && (gate->open.count == 0 || now - gate->from > 2 * gate->work + MARK_EVERY)) {
         begin_anew(gate, now);
+        pass->began = now;
         pass->anchor = now - gate->anchored > ANCHOR_EVERY;
     }
     gate->work += pass->time;
@@ -369,7 +370,9 @@ void ap_gate_leave(const struct ap_pass *pass, CUresult result)
         return;
     if (result != CUDA_SUCCESS)
         take_back(pass->gate, pass);
-    else if (pass->mark)
+    else if (pass->began)
+        ap_gate_begun(pass->gate, pass);
+    if (result == CUDA_SUCCESS && pass->mark)
         ap_gate_mark(ap_process(), pass->gate, pass->stream, pass->per_thread);
 }
 

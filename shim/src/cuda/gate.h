@@ -30,6 +30,7 @@ struct ap_pass {
     uint64_t key;         /* what is launched; see estimate.h */
     uint32_t place;
     uint64_t time;        /* that it is expected to take */
+    uint64_t began;       /* when, where nothing was queued before it; else 0 */
 };
 
 /* Waits until the launch may go; key 0: it need not wait. CUDA_SUCCESS, or the error to return. */

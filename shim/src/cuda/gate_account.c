@@ -2,10 +2,13 @@
  * have queued. All processes of the share keep it together, in the ledger. */
 #include <stdatomic.h>
 
+#include "../common/sys.h"
+#include "gate.h"
 #include "gate_state.h"
 
 #define IN_FUTURE (1000 * AP_MILLI) /* no honest process writes a time as far ahead */
 #define OTHERS_EVERY (250 * AP_MICRO)
+#define LONG_CALL (200 * AP_MICRO) /* a launch takes some 4 us */
 
 struct apportion_ledger_cores *ap_gate_cores(const struct ap_gate *gate)
 {
@@ -63,6 +66,16 @@ static void count_overrun(struct ap_gate *gate, const struct ap_mark *mark, uint
     change_carry(gate, -(int64_t)(mine < paid ? mine : paid));
 }
 
+/* A call that takes long, since the driver loads the kernel first, gives the GPU its work last. */
+void ap_gate_begun(struct ap_gate *gate, const struct ap_pass *pass)
+{
+    ap_lock(&gate->lock);
+    uint64_t now = ap_now_ns();
+    if (now > pass->began + LONG_CALL && now > gate->from && gate->work == pass->time)
+        gate->from = now;
+    ap_unlock(&gate->lock);
+}
+
 /* An anchor was reached: before that the GPU was not the share's. */
 static void begin_at(struct ap_gate *gate, uint64_t at)
 {
@@ -78,8 +91,8 @@ static void account(struct ap_gate *gate, const struct ap_mark *mark, uint64_t a
         ap_estimate_learn(&gate->estimates, mark->items, mark->count, took);
         atomic_fetch_add_explicit(&ap_gate_cores(gate)->used_ns, took, memory_order_relaxed);
         gate->from = at;
-    } else {
-        ap_estimate_learn(&gate->estimates, mark->items, mark->count, 1);
+    } else { /* it took less than can be seen */
+        ap_estimate_assume(&gate->estimates, mark->items, mark->count, AP_MICRO);
     }
     gate->work -= mark->work < gate->work ? mark->work : gate->work;
 }

@@ -89,6 +89,9 @@ uint64_t ap_gate_others_left(struct ap_gate *gate, uint64_t now, bool exactly);
 /* Tells them what this one has. */
 void ap_gate_publish(struct ap_gate *gate);
 
+/* Without the lock: the driver's call of a launch before which nothing was queued has come back. */
+void ap_gate_begun(struct ap_gate *gate, const struct ap_pass *pass);
+
 /* gate_events.c: without the lock. */
 
 /* Puts an event behind what was launched, in this stream. */

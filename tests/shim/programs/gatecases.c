@@ -10,7 +10,7 @@ enum { WORKS = 1024 };
 
 static struct share_files files;
 struct tenant tenants[2] = {{.files = &files}, {.files = &files}}, *tenant = tenants;
-uint64_t time_now = BEGIN, reads;
+uint64_t time_now = BEGIN, reads, call_takes;
 uint32_t works;
 CUstream stream_now;
 void (*rival)(void);
@@ -106,6 +106,7 @@ void launch_as(uint64_t key, uint64_t length, CUresult result)
 {
     struct ap_pass pass;
     CHECK(ap_gate_enter(&pass, key, stream_now, false) == CUDA_SUCCESS);
+    sim_pass(call_takes);
     if (result == CUDA_SUCCESS)
         submit(length);
     ap_gate_leave(&pass, result);

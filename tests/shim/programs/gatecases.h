@@ -27,6 +27,7 @@
 
 extern struct tenant *tenant, tenants[2]; /* the process that runs; those of the share */
 extern uint64_t time_now, reads;          /* of the clock */
+extern uint64_t call_takes;               /* the driver's call, before the GPU has the work */
 extern uint32_t works;                    /* done or to be done */
 extern CUstream stream_now;               /* NULL: its work waits for what came before */
 extern void (*rival)(void); /* comes in as soon as the time was read and the gate is not locked */

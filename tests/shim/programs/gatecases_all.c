@@ -9,6 +9,18 @@ static void learn(void)
     CHECK(the_gate()->head == the_gate()->tail);
 }
 
+/* The driver loads a kernel with its first launch, which takes long; the GPU has none of it. */
+static void loading(void)
+{
+    learn();
+    call_takes = PERIOD + SLOT;
+    launch_as(2, KERNEL, CUDA_SUCCESS);
+    call_takes = 0;
+    pass_until(time_now + 2 * KERNEL);
+    CHECK(estimate_of(2)->samples == 1 && estimate_of(2)->time < 2 * KERNEL);
+    CHECK(account()->carry_ns > -2 * (int64_t)KERNEL);
+}
+
 static void time_passes_and_work_is_done(void)
 {
     pass_until(time_now + KERNEL + KERNEL / 2);
@@ -223,7 +235,7 @@ static void events(void)
     }
     pass_until(BEGIN + 2 * PERIOD);
     CHECK(marks_of(2, AP_MICRO, 20, AP_MILLI / 10) >= 3);
-    CHECK(marks_of(2, AP_MICRO, 20, AP_MICRO) <= 1);
+    CHECK(marks_of(2, AP_MICRO, 20, AP_MICRO) <= 2);
     for (uint64_t key = 2; key < 100; key++)
         launch_as(key, AP_MICRO, CUDA_SUCCESS);
     CHECK(the_gate()->open.count < 99 - AP_ITEMS);
@@ -330,7 +342,7 @@ static void memory(void)
 }
 
 const struct gatecase cases[] = {
-    {"late", late}, {"ending", ending}, {"refused", refused},
+    {"late", late}, {"loading", loading}, {"ending", ending}, {"refused", refused},
     {"graph", graph}, {"context", context}, {"stuck", stuck},
     {"alone", alone}, {"memory", memory}, {"trial", trial},
     {"patient", patient}, {"events", events}, {"idle", idle},

@@ -178,6 +178,11 @@ void test_what_takes_longer_once(unsigned seed)
     for (int i = 0; i < 4; i++)
         ap_estimate_learn(&estimates, &item, 1, 12 * 40000);
     CHECK(*time < 80000);
+    item.count = 1;
+    *time = 1; /* it was measured wrongly */
+    for (int i = 0; i < 5; i++)
+        ap_estimate_learn(&estimates, &item, 1, 5000000);
+    CHECK(*time > 2000000);
 }
 
 static enum ap_launch_answer answer(struct ap_launch_question question)

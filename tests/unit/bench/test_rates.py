@@ -37,7 +37,7 @@ def test_slots() -> None:
 def test_what_is_looked_at_has_some_steps_of_each_and_whole_periods() -> None:
     patience = Patience(SECOND, 20)
     assert patience.window([WORK], [10], 30 * MS) == 1020 * MS
-    assert patience.window([Work(50 * MS, 4, "graph")], [10], 50 * MS) == 6 * SECOND
+    assert patience.window([Work(50 * MS, 4, "graph")], [10], 50 * MS) == 16 * SECOND
     assert patience.window([Work(200 * MS, 1), WORK], [50, 50], 50 * MS) == 4 * SECOND
 
 
