@@ -51,6 +51,8 @@ cu.cuInit(0); cu.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0); cu.cuCtxSetCurren
 cu.cuMemAlloc_v2(ctypes.byref(p), n); cu.cuMemAlloc_v2(ctypes.byref(q), n)
 for made in (array, other):
     assert cu.cuArrayCreate_v2(ctypes.byref(made), ctypes.byref(Shape(64, 64, 1, 1))) == 0
+pinned = c_void_p()
+assert cu.cuMemAllocHost_v2(ctypes.byref(pinned), n) == 0
 print(eval(sys.argv[1]), flush=True)
 """
 
@@ -67,11 +69,15 @@ WITHIN: Final = (
     "cu.cuMemcpy2D_v2_ptds(flat(ARRAY, DEVICE))", "cu.cuMemcpy2D_v2(flat(DEVICE, ARRAY))",
     "cu.cuMemcpy3D_v2(deep())", "cu.cuMemcpy3D_v2_ptds(deep())",
     "cu.cuMemcpy3DAsync_v2(deep(), None)", "cu.cuMemcpy3DAsync_v2_ptsz(deep(ARRAY, ARRAY), None)",
+    "cu.cuMemcpy(p, q, n)", "cu.cuMemcpyAsync(p, q, n, None)",
     "cu.cuMemcpyDtoA_v2(array, size(0), p, wide)", "cu.cuMemcpyAtoD_v2(p, array, size(0), wide)",
     "cu.cuMemcpyAtoA_v2_ptds(array, size(0), other, size(0), wide)",
 )  # fmt: skip
 WITH_HOST: Final = (
     "cu.cuMemcpyHtoD_v2(p, b'12345678', size(8))",
+    "cu.cuMemcpy(p, c_uint64(ctypes.addressof(here)), n)",
+    "cu.cuMemcpyAsync(c_uint64(ctypes.addressof(here)), q, n, None)",
+    "cu.cuMemcpy(p, c_uint64(pinned.value), n)",
     "cu.cuMemcpy2D_v2(flat(HOST, DEVICE))", "cu.cuMemcpy2DAsync_v2(flat(DEVICE, HOST), None)",
     "cu.cuMemcpy3D_v2(deep(HOST, ARRAY))", "cu.cuMemcpy3DAsync_v2_ptsz(deep(ARRAY, HOST), None)",
 )  # fmt: skip

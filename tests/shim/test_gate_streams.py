@@ -21,7 +21,7 @@ from tests.shim.schedules import (
     wait_until_wanted,
     write,
 )
-from tests.shim.support import MIB, OK, OOM, Container, uuid
+from tests.shim.support import INVALID, MIB, OK, OOM, Container, uuid
 
 PREPARED: Final = """
 import ctypes, sys, threading
@@ -33,9 +33,12 @@ LENGTH, OUT = c_uint64(20_000), c_uint64(0)
 PARAMETERS = (c_void_p * 2)(ctypes.addressof(LENGTH), ctypes.addressof(OUT))
 
 class Card:
-    def __init__(self, number):
+    def __init__(self, number, primary=True):
         self.context, self.stream, self.kernel, module = (c_void_p() for _ in range(4))
-        assert cu.cuDevicePrimaryCtxRetain(byref(self.context), number) == 0
+        if primary:
+            assert cu.cuDevicePrimaryCtxRetain(byref(self.context), number) == 0
+        else:
+            assert cu.cuCtxCreate_v2(byref(self.context), 0, number) == 0
         self.enter()
         assert cu.cuStreamCreate(byref(self.stream), 1) == 0
         assert cu.cuModuleLoadData(byref(module), IMAGE) == 0
@@ -75,6 +78,24 @@ def test_a_capture_of_another_thread_is_not_spoilt(container: Container) -> None
     assert Account.of(share).used > 0
 
 
+ENDED: Final = """
+card, other = Card(0), Card(0, primary=False)
+LENGTH.value = 50_000_000
+assert [other.launch(other.stream) for _ in range(3)] == [0, 0, 0]
+assert cu.cuCtxDestroy_v2(other.context) == 0
+card.enter()
+LENGTH.value = 20_000
+assert [card.launch(card.stream) for _ in range(500)] == [0] * 500
+print(cu.cuStreamSynchronize(card.stream))
+"""
+
+
+def test_work_that_ended_with_its_context_is_not_asked_about(container: Container) -> None:
+    timeslice(container)
+    executes_in_time(container)
+    assert container.run("/usr/bin/python3", "-c", PREPARED + ENDED) == "0\n"
+
+
 SEVERAL: Final = """
 cards = [Card(0), Card(1)]
 class One(ctypes.Structure):
@@ -100,6 +121,7 @@ def test_a_launch_on_several_cards_waits_for_each(container: Container, closed: 
     assert all(account.wanted > 0 for account in accounts)
     assert accounts[closed].waited > 0
     assert accounts[1 - closed].waited == 0
+    assert all(account.used > 0 for account in accounts)
 
 
 def test_an_error_of_a_launch_on_several_cards_is_the_drivers(container: Container) -> None:
@@ -107,6 +129,12 @@ def test_an_error_of_a_launch_on_several_cards_is_the_drivers(container: Contain
         timeslice(container, gpu=uuid(card))
     output = container.run("/usr/bin/python3", "-c", PREPARED + SEVERAL, "9")
     assert output == "1\n"
+
+
+def test_a_launch_without_a_configuration_is_the_drivers_to_refuse(container: Container) -> None:
+    timeslice(container)
+    call = "print(cu.cuLaunchKernelEx(None, Card(0).kernel, None, None))"
+    assert container.run("/usr/bin/python3", "-c", PREPARED + call) == f"{INVALID}\n"
 
 
 @pytest.mark.parametrize("context_mib", [100])

@@ -76,6 +76,7 @@ void cu_deactivate(CUcontext ctx)
 	ctx->extra = 0;
 	fg_count_context(gpu->key, -1);
 	ctx->active = false;
+	ctx->ends++;
 }
 
 CUcontext cu_new_context(CUdevice device, bool primary)

@@ -154,3 +154,51 @@ FILL_ASYNC(cuMemsetD8Async, unsigned char)
 FILL_ASYNC(cuMemsetD8Async_ptsz, unsigned char)
 FILL_ASYNC(cuMemsetD32Async, unsigned)
 FILL_ASYNC(cuMemsetD32Async_ptsz, unsigned)
+
+enum { MEMORY_TYPE = 2, ON_HOST = 1, ON_DEVICE = 2 };
+
+/* 0: it is no memory that the driver knows. */
+static unsigned type_of(CUdeviceptr address)
+{
+	pthread_mutex_lock(&cu_lock);
+	const struct cu_alloc *a = cu_find(address);
+	unsigned type = a ? (a->kind == CU_HOST ? ON_HOST : ON_DEVICE)
+			  : cu_vmm_covers(address, 1) ? ON_DEVICE : 0;
+	pthread_mutex_unlock(&cu_lock);
+	return type;
+}
+
+API CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr address)
+{
+	CUcontext ctx;
+	CUresult rc = cu_current(__func__, &ctx);
+	if (rc)
+		return rc;
+	unsigned type = type_of(address);
+	if (!data || !type || attribute != MEMORY_TYPE)
+		return CUDA_INVALID_VALUE;
+	memcpy(data, &type, sizeof type);
+	return CUDA_SUCCESS;
+}
+
+static bool is_host(CUdeviceptr address)
+{
+	return type_of(address) != ON_DEVICE;
+}
+
+/* Which of the two is the host's shows by the address. */
+#define ANY(name)                                                                          \
+	API CUresult name(CUdeviceptr to, CUdeviceptr from, size_t bytes)                  \
+	{                                                                                  \
+		return submit(__func__, NULL, WORK(to, from, is_host(to), is_host(from))); \
+	}
+#define ANY_ASYNC(name)                                                                      \
+	API CUresult name(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)   \
+	{                                                                                    \
+		return submit(__func__, stream, WORK(to, from, is_host(to), is_host(from))); \
+	}
+
+ANY(cuMemcpy)
+ANY(cuMemcpy_ptds)
+ANY_ASYNC(cuMemcpyAsync)
+ANY_ASYNC(cuMemcpyAsync_ptsz)

@@ -92,6 +92,7 @@ struct cu_ctx {
 	unsigned uses;           /* of cuCtxAttach and cuCtxDetach */
 	unsigned streams, streams_paid;
 	uint64_t extra;          /* streams, stacks and heap, until the context ends */
+	unsigned ends;     /* how often it was ended, with its events */
 	size_t stack, heap;      /* cuCtxSetLimit */
 	bool heap_taken;
 	struct fg_queue *queue;  /* on a card that executes in time, see timeline.h */

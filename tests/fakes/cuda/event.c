@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "timeline.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -13,9 +14,19 @@ static CUresult current_only(const char *function)
 	return cu_current(function, &ctx);
 }
 
+/* An event ends with its context. The driver may not notice who uses it then, here it is seen. */
+static void must_live(CUevent event)
+{
+	if (event && event->maker->ends != event->ends) {
+		fputs("an event of a context that has ended\n", stderr);
+		abort();
+	}
+}
+
 API CUresult cuEventCreate(CUevent *out, unsigned flags)
 {
-	CUresult rc = current_only(__func__);
+	CUcontext ctx;
+	CUresult rc = cu_current(__func__, &ctx);
 	if (rc)
 		return rc;
 	if (!out)
@@ -24,6 +35,8 @@ API CUresult cuEventCreate(CUevent *out, unsigned flags)
 	if (!event)
 		return CUDA_OUT_OF_MEMORY;
 	event->flags = flags;
+	event->maker = ctx;
+	event->ends = ctx->ends;
 	*out = event;
 	return CUDA_SUCCESS;
 }
@@ -33,6 +46,7 @@ static CUresult destroy_event(const char *function, CUevent event)
 	CUresult rc = current_only(function);
 	if (rc || !event)
 		return rc;
+	must_live(event);
 	cu_time_forget(event);
 	free(event);
 	return rc;
@@ -56,6 +70,7 @@ static CUresult record(const char *function, CUevent event, CUstream stream)
 		return rc;
 	if (!event)
 		return CUDA_INVALID_HANDLE;
+	must_live(event);
 	event->captured = cu_capture_of(stream);
 	if (event->captured)
 		return CUDA_SUCCESS;
@@ -93,6 +108,7 @@ static CUresult ask(const char *function, CUevent event)
 		return rc;
 	if (!event)
 		return CUDA_INVALID_HANDLE;
+	must_live(event);
 	pthread_mutex_lock(&cu_lock);
 	if (event->captured) {
 		cu_capture_spoil(event->captured);
@@ -137,6 +153,8 @@ static CUresult elapsed(const char *function, float *milliseconds, CUevent from,
 		return rc;
 	if (!milliseconds)
 		return CUDA_INVALID_VALUE;
+	must_live(from);
+	must_live(to);
 	if (!from || !to || !from->recorded || !to->recorded || (from->flags | to->flags) & DISABLE_TIMING)
 		return CUDA_INVALID_HANDLE;
 	if (!cu_time_reached(from) || !cu_time_reached(to))

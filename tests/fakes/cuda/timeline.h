@@ -13,7 +13,9 @@ struct cu_event {
 	bool recorded;
 	uint64_t at;                 /* when it was reached, nanoseconds; 0: not yet */
 	uint64_t item;               /* the work that it stands behind */
-	CUcontext ctx;
+	CUcontext maker;             /* whose it is, */
+	unsigned ends;               /* and how often that had ended when it was made */
+	CUcontext ctx;               /* where it was recorded */
 	struct cu_event *next, *previous;
 };
 
